@@ -10,8 +10,9 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.execute import blocks as cut
-from heatproof.execute.part_files import Part
+from heatproof.execute import recorder
 from heatproof.execute.recorder import Recorder
+from heatproof.execute.restore import restore_parts
 
 METHODS = ["ixg", "gradcam", "random"]
 PROTOCOLS = ["sds(patches=4)", "deletion(steps=4)"]
@@ -82,12 +83,11 @@ def test_a_task_that_was_interrupted_twice_reads_all_its_parts(tmp_path, monkeyp
     second = interrupt(monkeypatch, tmp_path / "run", 5)
     assert len(first) == 6 and len(second) == 11
     restored = []
-    restore = Recorder._restore
 
-    def restore_and_note(recorder: Recorder, part: Part, keys: list[str]) -> None:
-        restored.append(part.name)
-        restore(recorder, part, keys)
+    def restore_and_note(parts, task, records):
+        restored.extend(part.name for part in parts)
+        return restore_parts(parts, task, records)
 
-    monkeypatch.setattr(Recorder, "_restore", restore_and_note)
+    monkeypatch.setattr(recorder, "restore_parts", restore_and_note)
     assert_same(evaluate(tmp_path / "run"), expected)
     assert restored == [path.name for path in second]

@@ -106,7 +106,7 @@ def metric_curves(
     if facts.id == "soundness":
         return {
             part.method: SoundnessCurves(part)
-            for part in run.curves_of_all(model, facts.key, most)
+            for part in run.curves.each(model, facts.key, most)
             if part.samples and _has_mass(part)
         }
     if facts.id not in CURVES:

@@ -65,15 +65,8 @@ class PartFiles:
         if not problem:
             try:
                 return _read_part(path)
-            except (
-                SafetensorError,
-                ValidationError,
-                ValueError,
-                KeyError,
-                OSError,
-                pa.ArrowException,
-            ) as e:
-                problem = str(e).partition("\n")[0]
+            except UNREADABLE as error:
+                problem = str(error).partition("\n")[0]
         self._store.set_aside([path], problem)
         return None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ from heatproof.data.catalog import Batch
 from heatproof.execute import blocks as cut
 from heatproof.execute.kept_tensors import kept_tensors
 from heatproof.execute.part_files import Part, PartFiles, one_after_the_other
-from heatproof.execute.rows import RowBuilder, rows_of
+from heatproof.execute.restore import restore_parts, stored_shared
+from heatproof.execute.rows import RowBuilder
 from heatproof.files import content_hash
 from heatproof.methods.notes import MapNotes
 from heatproof.methods.optimisation_state import Checkpoint
@@ -110,24 +111,25 @@ class Recorder(Steps):
 
     def _begin(self, parts: Sequence[Part]) -> None:
         """Begin with what some parts hold."""
-        keys = self._missing.keys
-        self.rows = RowBuilder(self._task)
-        self.origins: defaultdict[str, set[str]] = defaultdict(set)
-        self.kept = kept_tensors(self._task.indices.start, self._plan.keep_maps)
-        self.seconds: defaultdict[TimingKey, float] = defaultdict(float)
-        self.speed = Speed()
-        self._passes: Counter[str] = Counter()
-        self._counts = self._model.pass_counts.copy()
-        self._maps: dict[BlockKey, NativeMaps] = {}  # of slow methods, until all are there
-        self._states: dict[BlockKey, Tensor] = {}  # of the optimisation that is going on
-        self._restored_states: dict[BlockKey, Tensor] = {}
-        self._restored_shared: set[BlockKey] = set()  # what protocols need not compute again
-        self._known = [part.name for part in parts]  # parts that were read or written
-        for part in parts:
-            self._restore(part, keys)
+        task = self._task
+        restored = restore_parts(parts, task, self._missing.keys)
+        self.rows = RowBuilder(task)
+        for table in restored.tables:
+            self.rows.restore(table)
         self.restored_tables = len(self.rows.tables)
-        self._stored_shared = self._read_shared()
-        self._prepared = StoredTensors(self._task, self._store)
+        self.origins = restored.origins
+        self.kept = kept_tensors(task.indices.start, self._plan.keep_maps)
+        self.kept.blocks |= restored.kept
+        self.seconds = restored.seconds
+        self.speed = Speed()
+        self._passes = restored.passes
+        self._counts = self._model.pass_counts.copy()
+        self._maps = restored.maps  # of slow methods, until all are there
+        self._states: dict[BlockKey, Tensor] = {}  # of the optimisation that is going on
+        self._restored = restored
+        self._known = [part.name for part in parts]  # parts that were read or written
+        self._stored_shared = stored_shared(self._store, task, self._batch.ids, self.batch_size)
+        self._prepared = StoredTensors(task, self._store)
         self._current = self._batch
         self._start = 0  # position of the current batch in the task
         self._state_part: Path | None = None
@@ -159,21 +161,21 @@ class Recorder(Steps):
     def compute(self) -> None:
         """Evaluate all samples of the task, ``batch_size`` at a time."""
         self.rows.add_skipped(self._missing, self._batch.unreadable)
+        task = self._task
         with self._model.passes.batches_of(self.batch_size):
             for start in range(0, len(self._batch.ids), self.batch_size):
+                batch = self._batch.part(slice(start, start + self.batch_size))
+                missing = [
+                    record.evaluation
+                    for record in self._missing
+                    if self.rows.missing(record, batch.ids)
+                ]
                 self._start = start
-                self._compute_batch(self._batch.part(slice(start, start + self.batch_size)))
-
-    def _compute_batch(self, batch: Batch) -> None:
-        evaluations = [
-            record.evaluation for record in self._missing if self.rows.missing(record, batch.ids)
-        ]
-        if evaluations or not self.kept.has_clean(self._start):
-            task = self._task
-            self._current = batch
-            compute_steps(
-                task.model, batch, evaluations, self, self._plan.seed, task.view, self._prepared
-            )
+                self._current = batch
+                if missing or not self.kept.has_clean(start):
+                    compute_steps(
+                        task.model, batch, missing, self, self._plan.seed, task.view, self._prepared
+                    )
 
     # The steps of a batch
 
@@ -181,7 +183,7 @@ class Recorder(Steps):
         """Compute the clean pass, which tells how fast the network is."""
         with self._measured(None):
             clean = compute()
-        self._pace.forward[self._task.subject] = self.speed.forward
+        self._pace.forward[self._task.subject] = self.speed.of("forward")
         images = self._model.denormalize(self._current.x)
         self.kept.add_clean(self._start, clean.logits, images, clean.features)
         return clean
@@ -234,34 +236,11 @@ class Recorder(Steps):
         found: dict[tuple[int, int], Shared] = {}
         for start in range(samples.start, samples.stop):
             restored = {name: BlockKey(start, key) for name, key in keys.items()}
-            if all(key in self._restored_shared for key in restored.values()):
+            if all(key in self._restored.shared for key in restored.values()):
                 parts = {name: self.kept.blocks[key].to(device) for name, key in restored.items()}
                 count = len(next(iter(parts.values())))
                 found[start - self._start, start - self._start + count] = parts
         return found
-
-    def _read_shared(self) -> dict[TensorKey, Tensor]:
-        """Return what protocols have computed for all methods, from the file of a finished task.
-
-        It is the same as if it were computed now: samples and network have not changed, and neither
-        has the protocol, nor the number of images in a pass.
-        """
-        task = self._task
-        ids = self._batch.ids
-        before = self._store.tensors(task.name, ())
-        timings = self._store.timings(task.name)
-        same = before.content.samples == task.content.samples and before.samples.ids == ids
-        if not same or timings is None or timings.batch_size != self.batch_size:
-            return {}
-        protocols = {record.protocol.canonical: record.protocol for record in task.applicable}
-        wanted = [
-            TensorKey.shared(name, tensor)
-            for name, protocol in protocols.items()
-            for tensor in protocol.shared_by_sample
-            if before.content.protocols.get(name) == task.content.protocols[name]
-        ]
-        found = self._store.tensors(task.name, wanted).tensors
-        return {key: values for key, values in found.items() if len(values) == len(ids)}
 
     def maps(
         self,
@@ -274,25 +253,25 @@ class Recorder(Steps):
         identity = self._map_identity(evaluation)
         key = TensorKey.native(identity, classes)
 
-        def compute_part(rows: slice) -> NativeMaps | Failure:
-            samples = f"{classes} {rows.stop - rows.start}"
+        done = self._restored_maps(key, len(block))
+        covered = {row for part in done for row in range(part.start, part.stop)}
+        blocks = self._map_blocks(
+            evaluation, [row for row in range(len(block)) if row not in covered]
+        )
+        at_once = len(blocks) == 1 and not done
+        for part in blocks:
+            samples = f"{classes} {part.stop - part.start}"
             states = OptimisationStates(
-                self, self._start + rows.start, TensorKey.state(identity, samples)
+                self._states,
+                self._restored.states,
+                self.write_if_due,
+                self._start + part.start,
+                TensorKey.state(identity, samples),
             )
             with self._measured(TimingKey("maps", evaluation.expression.map_key)):
-                maps = compute(block.part(rows), states)
+                maps = compute(block.part(part), states)
             self._states.clear()
-            return maps
-
-        rows = range(len(block))
-        done = self._restored_maps(key, len(block))
-        if len(self._map_blocks(evaluation, rows)) == 1 and not done:
-            return compute_part(slice(0, len(block)))
-        covered = {row for part in done for row in range(part.start, part.stop)}
-        rest = [row for row in rows if row not in covered]
-        for part in self._map_blocks(evaluation, rest):
-            maps = compute_part(part)
-            if isinstance(maps, Failure):
+            if at_once or isinstance(maps, Failure):
                 return maps
             self._maps[BlockKey(self._start + part.start, key)] = maps
             done.append(part)
@@ -429,101 +408,43 @@ class Recorder(Steps):
         same = notes.content.samples == self._task.content.samples
         return same and notes.ids == self._batch.ids
 
-    def _restore(self, part: Part, keys: Sequence[str]) -> None:
-        """Add a part, except for what the task does not compute (any more)."""
-        notes = part.notes
-        # Code that cannot be read may have been edited since.
-        unreadable = [record for record in self._task.records if record.unrecognizable]
-        methods = self._task.content.methods
-        edited = {
-            label for label, key in notes.content.methods.items() if methods.get(label) != key
-        }
-        edited |= {record.expression.label for record in unreadable}
-        edited_maps = tuple(record.expression.map_key for record in unreadable)
-        rows = rows_of(part.rows, set(keys) - {record.key for record in unreadable})
-        self.rows.restore(rows)
-        for record in rows["record"].unique().to_pylist():
-            self.origins[record].add(notes.origin)
-        for key, values in part.tensors.items():
-            kind = key.tensor.kind
-            if key.tensor.method.startswith(edited_maps):
-                continue
-            if kind == "native":
-                map_notes = MapNotes(len(values))
-                map_notes.texts, map_notes.missing = notes.map_notes[key.encode()]
-                self._maps[key] = NativeMaps(values, map_notes)
-            elif kind == "state":
-                self._restored_states[key] = values
-            elif kind == "shared":
-                self._restore_shared(notes, key, values)
-            elif key.tensor.method not in edited:
-                self.kept.blocks[key] = values
-        for timing in notes.timings.seconds:
-            self.seconds[timing.key] += timing.seconds
-        for count in notes.timings.passes:
-            name = f"{count.kind} from {count.start}" if count.start else count.kind
-            self._passes[name] += count.images
-
-    def _restore_shared(self, notes: PartNotes, key: BlockKey, values: Tensor) -> None:
-        """Add what a protocol computed for all methods, unless the protocol was another one."""
-        now = self._task.content.protocols.get(key.tensor.protocol)
-        then = notes.content.protocols.get(key.tensor.protocol, "")
-        if then in ("", now):  # parts of older versions do not say
-            self.kept.blocks[key] = values
-        if then == now:
-            self._restored_shared.add(key)
-
-    # States of optimisations
-
-    def load_state(self, start: int, method: str) -> Iterator[tuple[str, Tensor]]:
-        """Yield names and tensors of the state that an earlier attempt has written."""
-        for block, values in self._restored_states.items():
-            if block.start == start and block.tensor.method == method:
-                yield block.tensor.name, values
-
-    def put_state(self, state: Mapping[BlockKey, Tensor]) -> None:
-        """Take the state of the optimisation that is going on, in place of the one before."""
-        self._states |= state
-
 
 @dataclass(frozen=True)
 class OptimisationStates(Checkpoint):
     """The states of one method on one block of samples.
 
     Attributes:
-        recorder: Writes them with its parts.
+        latest: The states that are written with the next part.
+        restored: Those that an earlier attempt has written.
+        write_if_due: Writes a part if the last one is old enough.
         start: Position of the first sample in the task.
         key: The method, the samples and the explained classes that they belong to.
     """
 
-    recorder: Recorder
+    latest: dict[BlockKey, Tensor]
+    restored: Mapping[BlockKey, Tensor]
+    write_if_due: Callable[[], None]
     start: int
     key: TensorKey
 
     def load(self, name: str) -> Mapping[str, Tensor] | None:
         """Return what an earlier attempt has saved under a name; None if there is nothing."""
         found = {}
-        for encoded, values in self.recorder.load_state(self.start, self.key.method):
-            samples, of, field = json.loads(encoded)
-            if (samples, of) == (self.key.name, name):
-                found[field] = values
-        if not found:
-            return None
+        for block, values in self.restored.items():
+            if block.start == self.start and block.tensor.method == self.key.method:
+                samples, of, field = json.loads(block.tensor.name)
+                if (samples, of) == (self.key.name, name):
+                    found[field] = values
         self._put(name, found)  # until the first step is done, this is the latest state
-        return found
+        return found or None
 
     def save(self, name: str, state: Mapping[str, Tensor]) -> None:
         """Keep a state instead of the one before, to be written with the next part."""
         self._put(name, state)
-        self.recorder.write_if_due()
+        self.write_if_due()
 
     def _put(self, name: str, state: Mapping[str, Tensor]) -> None:
-        self.recorder.put_state(
-            {
-                BlockKey(
-                    self.start,
-                    TensorKey.state(self.key.method, json.dumps([self.key.name, name, field])),
-                ): values
-                for field, values in state.items()
-            }
-        )
+        for field, values in state.items():
+            encoded = json.dumps([self.key.name, name, field])
+            key = TensorKey.state(self.key.method, encoded)
+            self.latest[BlockKey(self.start, key)] = values

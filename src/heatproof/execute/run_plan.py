@@ -9,6 +9,7 @@ from heatproof.execute.engines.base import LOCAL, Engine
 from heatproof.execute.progress import ProgressLike, shown
 from heatproof.execute.runner import find_open_tasks
 from heatproof.plan.plan_file import plan_file_parts
+from heatproof.plan.speed import layer_shape
 from heatproof.plan.tasks import Plan
 from heatproof.runs.provenance import provenance
 from heatproof.runs.store import Store
@@ -44,7 +45,7 @@ def run_plan(
         store.claim(identity, add)
         models = {task.subject: task.model for task in plan.tasks}
         open_tasks = find_open_tasks(plan, store)
-        facts = provenance(spec, models, engine.threads)
+        facts = provenance(spec, models, engine.threads, layer_shape)
         without_tasks, tasks = plan_file_parts(plan)
         store.write_plan(without_tasks, facts, computes=bool(open_tasks), tasks=tasks)
         engine.execute(plan, store, watcher, open_tasks)

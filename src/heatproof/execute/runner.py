@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import zip_longest
 from typing import NamedTuple
 
 from heatproof.data.catalog import Batch
@@ -56,7 +57,7 @@ class Callback(Watcher):
 def execute(
     plan: Plan,
     store: Store,
-    progress: Watcher | Progress | None = None,
+    watcher: Watcher | None = None,
     open_tasks: Sequence[OpenTask] | None = None,
 ) -> None:
     """Compute the records of a plan that a run directory does not have yet.
@@ -67,21 +68,19 @@ def execute(
     Args:
         plan: What to compute.
         store: Where results are read and written.
-        progress: Follows the run, or is called after every task.
-        open_tasks: What ``find_open_tasks`` returns, if it was called before.
+        watcher: Follows the run; by default in silence.
+        open_tasks: What `find_open_tasks` returns, if it was called before.
     """
-    watcher = progress if isinstance(progress, Watcher) else Callback(progress or _silent)
+    watcher = watcher or Watcher()
     if open_tasks is None:
         open_tasks = find_open_tasks(plan, store)
     begin(plan, open_tasks, watcher)
     pace = Pace()
     with ThreadPoolExecutor(1) as loader:
         following: Future[Batch] | None = None
-        for i, open_task in enumerate(open_tasks):
+        for open_task, after in zip_longest(open_tasks, open_tasks[1:]):
             batch = (following or loader.submit(open_task.task.load)).result()
-            following = None
-            if i + 1 < len(open_tasks):
-                following = loader.submit(open_tasks[i + 1].task.load)
+            following = loader.submit(after.task.load) if after else None
             run_task(plan, store, open_task, batch, pace)
             watcher.finish(open_task.task, False)
 
@@ -107,10 +106,6 @@ def execute_task(plan: Plan, store: Store, task: Task, pace: Pace) -> None:
     open_task = _open_task(store, task)
     if open_task.missing:
         run_task(plan, store, open_task, task.load(), pace)
-
-
-def _silent(task: Task, reused: bool) -> None:
-    pass
 
 
 def find_open_tasks(plan: Plan, store: Store) -> list[OpenTask]:

@@ -16,10 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from heatproof.data.catalog import load_batch
 from heatproof.errors import HeatproofError, format_error
@@ -27,11 +25,10 @@ from heatproof.files import atomic_write, content_hash
 from heatproof.models import backends
 from heatproof.models.backends import AUTO, EAGER, OUTPUT_TOLERANCE
 from heatproof.models.cache_dir import home
-from heatproof.models.guards import eval_mode
 from heatproof.models.model import Model
 from heatproof.plan.cost import task_cost
 from heatproof.plan.open_models import TrainingProgress
-from heatproof.plan.speed import machine_key
+from heatproof.plan.speed import machine_key, probe
 from heatproof.plan.tasks import Task
 from heatproof.protocols.single_deletion import patch_drops
 from heatproof.runs.format import ModelView
@@ -152,7 +149,7 @@ def _best(
     if model.view:
         return Choice(EAGER, "grids are seen with gradients, which no other backend has")
     passes = task_cost(task)[0] * len(task.data.ids)
-    operations = _operations(model)
+    operations = probe(model).operations
     scale = 1 if model.device.type == "cpu" else GPU_FACTOR
     work = passes * operations
     if work < scale * MEASURED_FROM_OPERATIONS:
@@ -191,15 +188,6 @@ def _decide(trials: Mapping[str, Trial]) -> Choice:
     speeds = ", ".join(f"{name} {1 / seconds[name]:.3g}" for name in ordered)
     refused = [f"{name} was refused: {t.refusal}" for name, t in trials.items() if t.refusal]
     return Choice(fastest, "; ".join([f"passes per second: {speeds}", *refused]))
-
-
-def _operations(model: Model) -> int:
-    """Return the floating-point operations of one pass, by convolutions and matrix products."""
-    x = torch.zeros((1, *model.image_shape), device=model.device, dtype=model.dtype)
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), eval_mode(model.module), counter:
-        model.body.run(model.passes.to_layout(x), 0)
-    return counter.get_total_flops()
 
 
 def _samples(rows: int) -> int:

@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from torch.utils.flop_counter import FlopCounterMode
 
 from heatproof.files import atomic_write, content_hash
 from heatproof.methods import Expression
 from heatproof.models.cache_dir import home
+from heatproof.models.cutting import Body
 from heatproof.models.guards import eval_mode
 from heatproof.models.model import Model
 from heatproof.plan.tasks import Task
@@ -31,7 +33,6 @@ from heatproof.runs.format import ModelView, TimingKey
 from heatproof.scoring.evaluation import Evaluation
 
 FORWARDS_PER_BACKWARD = 3.0  # cost of a backward pass with its forward pass, in forward passes
-_shapes: WeakKeyDictionary[Model, dict[int, tuple[int, ...]]] = WeakKeyDictionary()
 # Methods that optimise: images per sample in one step, where a pass of `extremal` is half as large.
 STEPWISE: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "extremal": lambda arguments: 2 * len(arguments["areas"]),
@@ -42,30 +43,48 @@ STEPWISE: dict[str, Callable[[Mapping[str, Any]], int]] = {
 def method_cost(expression: Expression, model: Model) -> tuple[int, int] | None:
     """Return forward and backward passes per image of a method, by itself; None if unknown.
 
-    The cost may depend on the size of the layer. Those of all layers take one pass, and are kept.
+    The cost may depend on the size of the layer.
     """
-    return expression.cost_at(lambda: _layer_shape(model, expression.layer))
+    return expression.cost_at(lambda: layer_shape(model, expression.layer))
 
 
-def _layer_shape(model: Model, layer: str) -> tuple[int, ...]:
+class Probe(NamedTuple):
+    """What one pass of one image tells about a network.
+
+    Attributes:
+        shapes: The shape of the activation at each layer.
+        operations: The floating-point operations, by convolutions and matrix products.
+    """
+
+    shapes: dict[int, tuple[int, ...]]
+    operations: int
+
+
+_probes: WeakKeyDictionary[Body, Probe] = WeakKeyDictionary()
+
+
+def probe(model: Model) -> Probe:
+    """Pass one image through a network, once for all models that have it in common."""
+    if model.body not in _probes:
+        x = torch.zeros((1, *model.image_shape), device=model.device, dtype=model.dtype)
+        layers = range(len(model.layer_table.names))
+        counter = FlopCounterMode(display=False)
+        with torch.no_grad(), eval_mode(model.module), counter:
+            _, seen = model.body.run(model.passes.to_layout(x), 0, watch=layers)
+        shapes = {layer: tuple(activation.shape[1:]) for layer, activation in seen.items()}
+        _probes[model.body] = Probe(shapes, counter.get_total_flops())
+    return _probes[model.body]
+
+
+def layer_shape(model: Model, layer: str) -> tuple[int, ...]:
     """Return the shape of one image's activation."""
     number = model.layer_index(layer)
     if number == 0:
         return tuple(model.image_shape)
-    if model not in _shapes:
-        _shapes[model] = _layer_shapes(model)
-    if number not in _shapes[model]:
-        _shapes[model][number] = model.shape(layer)
-    return _shapes[model][number]
-
-
-def _layer_shapes(model: Model) -> dict[int, tuple[int, ...]]:
-    """Return the shape of one image's activation at every layer."""
-    x = torch.zeros((1, *model.image_shape), device=model.device, dtype=model.dtype)
-    layers = range(len(model.layer_table.names))
-    with torch.no_grad(), eval_mode(model.module):
-        _, seen = model.body.run(model.passes.to_layout(x), 0, watch=layers)
-    return {layer: tuple(activation.shape[1:]) for layer, activation in seen.items()}
+    shapes = probe(model).shapes
+    if number not in shapes:
+        shapes[number] = model.shape(layer)
+    return shapes[number]
 
 
 @dataclass
@@ -92,10 +111,6 @@ class Speed:
         """Return the seconds per image of ``forward`` or ``backward``; None if unknown."""
         images = self.images.get(kind, 0)
         return self.seconds[kind] / images if images else None
-
-    @property
-    def forward(self) -> float | None:
-        return self.of("forward")
 
 
 @dataclass

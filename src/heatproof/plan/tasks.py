@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
-from typing import overload
 
 from heatproof.data.base import Data
 from heatproof.data.catalog import Batch, load_batch
@@ -54,7 +53,7 @@ class Record:
         return self.evaluation.unrecognizable
 
 
-class Records(Sequence[Record]):
+class Records(Iterable[Record]):
     """The records of a shard, which are made when they are asked for.
 
     A plan can have millions of them: a shard has only the keys, as digits, and shares the rest.
@@ -80,15 +79,6 @@ class Records(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         return map(Record, self.keys, self.evaluations)
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> Records: ...
-    def __getitem__(self, index: int | slice) -> Record | Records:
-        if isinstance(index, slice):
-            return Records(self.evaluations[index], self.keys[index])
-        return Record(self.keys[index], self.evaluations[index])
 
     def without(self, keys: Set[str]) -> Records:
         """Return the records whose keys are not among some."""

@@ -63,8 +63,10 @@ class AllCurves:
 
     Args:
         store: The run directory.
-        rows: Its rows as they were written.
+        rows: Its rows as they were written, with `COLUMNS`.
     """
+
+    COLUMNS = ("model", "method", "protocol", "setting", "baseline", "sample", "status")
 
     def __init__(self, store: Store, rows: pd.DataFrame):
         self._store = store

@@ -7,6 +7,7 @@ So a new column needs a default and an entry here, and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,19 +77,23 @@ def make_rows(**columns: Any) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
 
 
-def with_all_columns(table: pa.Table, coded: bool = False) -> pa.Table:
+def with_all_columns(
+    table: pa.Table, coded: bool = False, names: Collection[str] = ROW_SCHEMA.names
+) -> pa.Table:
     """Return rows with the columns of today, however old they are.
 
     Args:
         table: The rows; columns that are unknown here are left out.
         coded: Whether texts are dictionaries.
+        names: The columns to return; by default all.
 
     Raises:
         KeyError: If a column without a default is missing.
         pa.ArrowException: If a column has another type.
     """
+    wanted = [column for column in COLUMNS if column.name in names]
     arrays = []
-    for column in COLUMNS:
+    for column in wanted:
         kind = CODED_TEXT if coded and column.name in TEXT_COLUMNS else column.type
         if column.name in table.column_names or column.default is None:
             values = table[column.name]
@@ -97,4 +102,4 @@ def with_all_columns(table: pa.Table, coded: bool = False) -> pa.Table:
         else:
             values = pa.chunked_array([pa.repeat(pa.scalar(column.default), len(table))])
         arrays.append(values.cast(kind))
-    return pa.table(arrays, names=ROW_SCHEMA.names)
+    return pa.table(arrays, names=[column.name for column in wanted])

@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,23 @@ from heatproof.runs.format import (
     Provenance,
 )
 
+LayerShape = Callable[[Model, str], tuple[int, ...]]
 PACKAGES = ("torch", "numpy", "scipy", "pillow", "pandas", "pyarrow")
 
 
 def provenance(
-    spec: Mapping[str, Any], models: Mapping[ModelView, Model], threads: int | None = None
+    spec: Mapping[str, Any],
+    models: Mapping[ModelView, Model],
+    threads: int | None,
+    layer_shape: LayerShape,
 ) -> Provenance:
     """Collect what is needed to understand or repeat a run that starts now.
 
     Args:
         spec: The spec as it would be written in YAML, or the arguments of ``evaluate``.
         models: The model of every view in the plan.
-        threads: Threads of the processes that compute; by default those of this one.
+        threads: Threads of the processes that compute; None for those of this one.
+        layer_shape: Returns the shape of one image's activation at a layer.
     """
     return Provenance(
         heatproof=heatproof.__version__,
@@ -48,7 +53,7 @@ def provenance(
         hardware=_hardware(threads or torch.get_num_threads()),
         devices=sorted({str(model.device) for model in models.values()}),
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        models=[_model_facts(subject, model) for subject, model in models.items()],
+        models=[_model_facts(subject, model, layer_shape) for subject, model in models.items()],
         spec=dict(spec),
     )
 
@@ -91,7 +96,7 @@ def _hardware(threads: int) -> Hardware:
     )
 
 
-def _model_facts(subject: ModelView, model: Model) -> ModelFacts:
+def _model_facts(subject: ModelView, model: Model, layer_shape: LayerShape) -> ModelFacts:
     return ModelFacts(
         model=subject.model,
         view=subject.view,
@@ -109,17 +114,17 @@ def _model_facts(subject: ModelView, model: Model) -> ModelFacts:
         layers=dict(model.landmarks),
         all_layers=list(model.all_layers),
         output_advice=model.output_advice,
-        channels=_channels(subject, model),
+        channels=_channels(subject, model, layer_shape),
     )
 
 
-def _channels(subject: ModelView, model: Model) -> list[int]:
+def _channels(subject: ModelView, model: Model, layer_shape: LayerShape) -> list[int]:
     """Return the numbers of the channels whose largest activations a run stores."""
     is_network = subject.view.is_plain or subject.view.is_fine_tuned
     if not is_network or "cam" not in model.landmarks:
         return []
-    tail = model.tail("cam")
-    return chosen_channels(tail.channels_first(tail.passes.zero_activation()).shape[1])
+    activation = torch.empty(1, *layer_shape(model, "cam"))
+    return chosen_channels(model.tail("cam").channels_first(activation).shape[1])
 
 
 @cache

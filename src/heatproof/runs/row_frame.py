@@ -18,24 +18,29 @@ MOST_SHORT_CODES = np.iinfo(np.int16).max  # texts of a column whose codes have 
 
 
 class FrameBuilder:
-    """Collects tables of rows (``CODED_SCHEMA``)."""
+    """Collects tables of rows, whose texts are codes.
 
-    def __init__(self) -> None:
-        self._texts: dict[str, dict[str | None, int]] = {name: {} for name in TEXT_COLUMNS}
-        self._parts: dict[str, list[np.ndarray]] = {name: [] for name in FRAME_COLUMNS}
+    Args:
+        columns: The columns of the frame.
+    """
+
+    def __init__(self, columns: Sequence[str] = FRAME_COLUMNS) -> None:
+        texts = [name for name in TEXT_COLUMNS if name in columns]
+        self._texts: dict[str, dict[str | None, int]] = {name: {} for name in texts}
+        self._parts: dict[str, list[np.ndarray]] = {name: [] for name in columns}
 
     def add(self, table: pa.Table, records: Sequence[str]) -> None:
         """Add the rows of some records, in the order of the records.
 
         Args:
-            table: Rows of one task (``CODED_SCHEMA``).
+            table: Rows of one task, with the column ``record``.
             records: The records to take, in order.
         """
         rows = _rows_of(table, records)
-        for name in FRAME_COLUMNS:
+        for name, parts in self._parts.items():
             column = table[name]
             values = self._codes(name, column) if name in self._texts else column.to_numpy()
-            self._parts[name].append(values if rows is None else values[rows])
+            parts.append(values if rows is None else values[rows])
 
     def _codes(self, name: str, column: pa.ChunkedArray) -> np.ndarray:
         """Translate the codes of a table into those of the frame; -1 for no text."""
@@ -50,9 +55,9 @@ class FrameBuilder:
         return translated[indices.to_numpy()]
 
     def frame(self) -> pd.DataFrame:
-        """Return all rows in the order in which they were added (``FRAME_COLUMNS``)."""
+        """Return all rows in the order in which they were added."""
         columns = {}
-        for name in FRAME_COLUMNS:
+        for name in list(self._parts):
             parts = self._parts.pop(name)
             empty = np.empty(0, np.int16 if name in self._texts else _numpy_type(name))
             values = np.concatenate(parts) if parts else empty

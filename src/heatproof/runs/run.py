@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 import torch
@@ -33,11 +32,11 @@ from heatproof.runs.format import (
 )
 from heatproof.runs.store import Store
 from heatproof.runs.task_files import TaskTensors
-from heatproof.scoring.aggregate import PendingCurves, aggregate, fill_values, set_undefined
+from heatproof.scoring.aggregate import aggregate, fill_values, set_undefined
 from heatproof.tensor.scores import HeadName, class_probabilities, is_correct
 
-T = TypeVar("T")
 PLAIN_VIEW = ViewKey()
+FILLED_COLUMNS = {"value", "status", "message"}  # by protocols that need all samples
 MOST_SAMPLES_READ = 80 * SHARD_SIZE  # of a model, whose curves and logits pages show
 
 
@@ -184,15 +183,25 @@ class Run:
         for facts in self.plan.protocols:
             register_stored(facts.model_dump())
         frame = self.store.rows()
-        self._curves = AllCurves(self.store, frame)
+        self.curves = AllCurves(self.store, frame)
         frame["cluster"] = self._clusters(frame["sample"])
         for facts in self.plan.protocols:
             if facts.aggregates and stored_protocol(facts.id, facts.settings) is None:
                 chosen = (frame["protocol"] == facts.id) & (frame["status"] == "ok")
                 reason = f"the code of protocol {facts.id} is not loaded; import it first"
                 set_undefined(frame, frame.index[chosen], reason)
-        fill_values(frame, self._curves.map(aggregate))
+        fill_values(frame, self.curves.map(aggregate))
         return frame
+
+    def columns(self, *names: str) -> pd.DataFrame:
+        """Return some columns of the rows; if `rows` are not in memory, only these are read."""
+        if "rows" in self.__dict__ or FILLED_COLUMNS & {*names}:
+            return self.rows[list(names)]
+        stored = dict.fromkeys("sample" if name == "cluster" else name for name in names)
+        frame = self.store.rows(list(stored))
+        if "cluster" in names:
+            frame["cluster"] = self._clusters(frame["sample"])
+        return frame[list(names)]
 
     def _clusters(self, samples: pd.Series) -> pd.Series:
         """Return the grid of every sample on a grid, else the sample itself, as categories."""
@@ -205,33 +214,9 @@ class Run:
         return pd.Series(pd.Categorical.from_codes(codes, names.categories), samples.index)
 
     @cached_property
-    def _curves(self) -> AllCurves:
-        """The curves of the rows as they were written."""
-        return AllCurves(self.store, self.store.rows())
-
-    def curves_of_all(
-        self, model: str | None = None, key: Setting | None = None, most: int | None = None
-    ) -> Iterator[PendingCurves]:
-        """Yield the curves of protocols that compute values from all samples of a model together.
-
-        Args:
-            model: Name of a model; by default all.
-            key: Protocol, setting and baseline; by default all.
-            most: How many samples of a model are read at most, in whole tasks; by default all.
-        """
-        return self._curves.each(model, key, most)
-
-    def map_curves(
-        self, function: Callable[[PendingCurves], T], most: int | None = None
-    ) -> Iterator[tuple[PendingCurves, T]]:
-        """Apply a function to what `curves_of_all` yields, to several methods at a time.
-
-        Args:
-            function: Is called in threads. The curves are only valid until it returns, since the
-                next ones have the same memory.
-            most: How many samples of a model are read at most, in whole tasks; by default all.
-        """
-        return self._curves.map(function, most)
+    def curves(self) -> AllCurves:
+        """The curves of protocols that compute values from all samples of a model together."""
+        return AllCurves(self.store, self.store.rows(AllCurves.COLUMNS))
 
     @cached_property
     def grids(self) -> dict[str, GridNote]:
@@ -261,7 +246,7 @@ class Run:
         """
         if not self.grids:
             return {}
-        distinct = self.rows[["sample", "cluster"]].drop_duplicates("sample", keep="last")
+        distinct = self.columns("sample", "cluster").drop_duplicates("sample", keep="last")
         return dict(zip(distinct["sample"], distinct["cluster"], strict=True))
 
     @cached_property

@@ -24,7 +24,7 @@ from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import TEMP_PREFIX
 from heatproof.models.backends import AUTO
 from heatproof.models.hashes import file_stamp
-from heatproof.runs.columns import ROW_SCHEMA
+from heatproof.runs.columns import FRAME_COLUMNS, ROW_SCHEMA
 from heatproof.runs.curve_files import map_ahead
 from heatproof.runs.directory import RunDirectory
 from heatproof.runs.format import (
@@ -342,14 +342,18 @@ class Store(RunDirectory):
         self.damage.pop(path, None)
         return path
 
-    def rows(self) -> pd.DataFrame:
+    def rows(self, columns: Sequence[str] = FRAME_COLUMNS) -> pd.DataFrame:
         """Return the rows of the latest plan that have been written, in its order.
 
         Texts are categories, so that millions of rows fit into memory.
+
+        Args:
+            columns: The columns that are read; by default all.
         """
         plan = self.plan()
-        builder = FrameBuilder()
-        tables = map_ahead(lambda t: self.read(t.name, "rows", read_coded_rows), plan.tasks)
+        builder = FrameBuilder(columns)
+        read = partial(read_coded_rows, columns=("record", *columns))
+        tables = map_ahead(lambda t: self.read(t.name, "rows", read), plan.tasks)
         for task, table in zip(plan.tasks, tables, strict=True):
             if table is not None:
                 builder.add(table, task.records)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,26 +63,25 @@ def encode_files(rows: pa.Table, kept: TaskTensors, timings: Timings) -> dict[Fi
 
 def read_rows(path: Path) -> pa.Table:
     """Read the rows of a task (``ROW_SCHEMA``); raises ValueError if they are damaged."""
-    return _read_columns(path, coded=False)
+    return _read_columns(path, ROW_SCHEMA.names, coded=False)
 
 
-def read_coded_rows(path: Path) -> pa.Table:
-    """Read the rows of a task with texts as they are stored: each once, and a code per row.
+def read_coded_rows(path: Path, columns: Collection[str] = ROW_SCHEMA.names) -> pa.Table:
+    """Read columns of a task's rows with texts as they are stored: each once, and a code per row.
 
     Raises:
         ValueError: If the rows are damaged.
     """
-    return _read_columns(path, coded=True)
+    return _read_columns(path, columns, coded=True)
 
 
-def _read_columns(path: Path, coded: bool) -> pa.Table:
+def _read_columns(path: Path, columns: Collection[str], coded: bool) -> pa.Table:
     try:
-        with pq.ParquetFile(path) as file:
-            there = file.schema_arrow.names
-        texts = [name for name in TEXT_COLUMNS if name in there] if coded else []
-        with pq.ParquetFile(path, read_dictionary=texts) as file:
-            known = [name for name in ROW_SCHEMA.names if name in there]
-            return with_all_columns(file.read(known, use_threads=False), coded)
+        metadata = pq.read_metadata(path)
+        known = [name for name in metadata.schema.names if name in columns]
+        texts = [name for name in known if name in TEXT_COLUMNS] if coded else []
+        with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
+            return with_all_columns(file.read(known, use_threads=False), coded, columns)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(_first_line(error)) from None
 

@@ -8,10 +8,11 @@ once. A run gives steps that compute slow ones in blocks of samples, time them a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,8 +32,6 @@ from heatproof.scoring.out_of_memory import is_out_of_memory
 from heatproof.scoring.outcomes import CheckedMaps, Failure, Outcomes
 from heatproof.scoring.prepared import PreparedTensors
 from heatproof.tensor.noise import Rng
-
-T = TypeVar("T")
 
 
 class CleanPass(NamedTuple):
@@ -182,7 +181,17 @@ def compute_steps(
             if evaluation.not_applicable:
                 messages = [evaluation.not_applicable] * len(block)
                 steps.add_outcomes(evaluation, block, Outcomes.without_scores("n/a", messages))
-        _BlockScorer(model, block, steps, prepared).score(applicable)
+        scorer = _BlockScorer(model, block, steps, prepared)
+        protocols = {e.protocol.canonical: e.protocol for e in applicable}
+        by_map: dict[str, list[Evaluation]] = {}
+        for evaluation in applicable:
+            by_map.setdefault(evaluation.expression.map_key, []).append(evaluation)
+        shared = {
+            name: steps.shared(protocol, block, partial(scorer.compute_shared, protocol))
+            for name, protocol in protocols.items()
+        }
+        for same_map in by_map.values():  # only one method's maps are in memory at a time
+            scorer.score_method(same_map, shared)
 
 
 def clean_pass(model: Model, x: Tensor) -> CleanPass:
@@ -222,27 +231,19 @@ class _BlockScorer:
         self._steps = steps
         self._prepared = prepared
 
-    def score(self, evaluations: Sequence[Evaluation]) -> None:
-        protocols = {e.protocol.canonical: e.protocol for e in evaluations}
-        shared = {
-            name: self._steps.shared(p, self._block, partial(self._compute_shared, p))
-            for name, p in protocols.items()
-        }
-        by_map: dict[str, list[Evaluation]] = {}
-        for evaluation in evaluations:
-            by_map.setdefault(evaluation.expression.map_key, []).append(evaluation)
-        for same_map in by_map.values():  # only one method's maps are in memory at a time
-            self._score_method(same_map, shared)
-
-    def _compute_shared(self, protocol: Protocol, block: Block) -> Shared | Failure:
-        return self._attempt(protocol.compute_shared, self._model, self._seen_by(protocol, block))
+    def compute_shared(self, protocol: Protocol, block: Block) -> Shared | Failure:
+        """Compute what a protocol shares between all methods."""
+        batch = self._seen_by(protocol, block)
+        with self._caught() as caught:
+            return protocol.compute_shared(self._model, batch)
+        return caught[0]
 
     def _seen_by(self, protocol: Protocol, block: Block) -> EvalBatch:
         """Return the samples of a block, with what the protocol has prepared."""
         prepared = self._prepared.for_protocol(protocol)
         return replace(block.batch, prepared=prepared) if prepared else block.batch
 
-    def _score_method(
+    def score_method(
         self, evaluations: Sequence[Evaluation], shared: dict[str, Shared | Failure]
     ) -> None:
         """Score the maps of one method, which differ in their transforms and protocols."""
@@ -257,9 +258,10 @@ class _BlockScorer:
         explainer = self._block.explainer
         for label in dict.fromkeys(e.expression.label for e in evaluations):
             same = [e for e in evaluations if e.expression.label == label]
-            maps = self._attempt(explainer.transformed, same[0].expression, native.values)
-            if isinstance(maps, Failure):
-                self._fail(same, maps)
+            with self._caught() as caught:
+                maps = explainer.transformed(same[0].expression, native.values)
+            if caught:
+                self._fail(same, caught[0])
                 continue
             self._steps.add_maps(label, self._block, maps)
             checked = CheckedMaps.of(maps, native.values, native.notes)
@@ -280,8 +282,9 @@ class _BlockScorer:
     ) -> NativeMaps | Failure:
         explainer = replace(block.explainer, checkpoint=checkpoint)
         notes = MapNotes(len(block))
-        maps = self._attempt(explainer.native, evaluation.expression, notes)
-        return maps if isinstance(maps, Failure) else NativeMaps(maps, notes)
+        with self._caught() as caught:
+            return NativeMaps(explainer.native(evaluation.expression, notes), notes)
+        return caught[0]
 
     def _compute_scores(
         self,
@@ -301,11 +304,10 @@ class _BlockScorer:
         )
         if block is not self._block:
             shared = {name: values[rows] for name, values in shared.items()}
-        scores = self._attempt(
-            evaluation.protocol.score_maps, self._model, batch, shared, maps[rows]
-        )
-        if isinstance(scores, Failure):
-            return Outcomes.without_scores("failed", [scores.message] * len(block))
+        with self._caught() as caught:
+            scores = evaluation.protocol.score_maps(self._model, batch, shared, maps[rows])
+        if caught:
+            return Outcomes.without_scores("failed", [caught[0].message] * len(block))
         return checked.outcomes(evaluation, scores, rows)
 
     def _fail(self, evaluations: Sequence[Evaluation], failure: Failure) -> None:
@@ -313,13 +315,15 @@ class _BlockScorer:
         for evaluation in evaluations:
             self._steps.add_outcomes(evaluation, self._block, outcomes)
 
-    def _attempt(self, call: Callable[..., T], *arguments: Any) -> T | Failure:
-        """Return the result of a call, or its error, so that other evaluations can continue."""
+    @contextmanager
+    def _caught(self) -> Iterator[list[Failure]]:
+        """Catch an error, so that other evaluations can continue."""
+        caught: list[Failure] = []
         try:
-            return call(*arguments)
+            yield caught
         except StorageError:  # of prepared tensors: no fault of the method
             raise
         except Exception as error:
             if is_out_of_memory(error) and self._model.batch_size > 1:
                 raise  # with fewer images in a pass it may go well
-            return Failure(format_error(error))
+            caught.append(Failure(format_error(error)))
