@@ -20,10 +20,11 @@ import numpy as np
 import pandas as pd
 
 from heatproof.analysis.agreement import agreement_matrix
+from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.intervals import RESAMPLES
 from heatproof.analysis.ranks import standings_of
 from heatproof.analysis.settings import scored_settings, summary
-from heatproof.analysis.significance import pair_lines, pairs_of
+from heatproof.analysis.significance import pair_lines
 from heatproof.analysis.variance import split_variance
 from heatproof.platform import peak_memory
 
@@ -54,6 +55,12 @@ def drawn_rows(models: int, protocols: int, methods: int, samples: int) -> pd.Da
     return pd.DataFrame(columns)
 
 
+def over_settings(evidence: Evidence) -> list[Any]:
+    """Compute what is said about the methods of a model."""
+    intervals = [evidence.mean_rank(method) for method in evidence.ranked]
+    return [evidence.possible_winners, evidence.decisive, evidence.elsewhere, *intervals]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -73,10 +80,11 @@ def main() -> int:
         return found
 
     settings = timed("draws", lambda: scored_settings(rows))
+    timed("tests", lambda: [scores.pairs for scores in settings])
     timed("summary", lambda: summary(settings))
     ranked = timed("ranks", lambda: standings_of(settings))
-    timed("mean ranks", lambda: [s.mean_rank(m) for s in ranked for m in s.methods])
-    timed("pairs", lambda: pair_lines(pairs_of(settings)))
+    timed("pairs", lambda: pair_lines({scores.key: scores.pairs for scores in settings}))
+    timed("evidence", lambda: [over_settings(Evidence(s)) for s in ranked])
     timed("agreement", lambda: [agreement_matrix(s) for s in ranked])
     timed("variance", lambda: split_variance(ranked, {}))
     total = sum(taken.values())

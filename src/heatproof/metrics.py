@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, range_of
+from heatproof.analysis.intervals import RESAMPLES, bootstrap_means, mean_ends
 from heatproof.data.base import Data
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
@@ -161,10 +161,11 @@ class Metric:
     def interval(self) -> tuple[float, float]:
         """Return the 95 % interval of the mean, that of ``Result.summary``; nan for one sample."""
         order = sorted(range(len(self._ids)), key=self._ids.__getitem__)
-        values = self.values.numpy()[order]
-        limits = range_of(self._scorer.protocol.id)
-        draws = bootstrap_means(values[:, None], RESAMPLES, limits=limits)
-        return Estimate.of(self.compute(), draws[:, 0])[1:]
+        values = self.values.numpy()[order][:, None]
+        limits = self._scorer.protocol.facts()["range"]
+        draws = bootstrap_means(values, RESAMPLES, limits=limits)
+        (low,), (high,) = mean_ends(values, draws, limits=limits)
+        return float(low), float(high)
 
     def torchmetric(self) -> Any:
         """Return the same metric as a ``torchmetrics.Metric``, for a ``MetricCollection``.

@@ -19,11 +19,9 @@ CHOSEN = {  # one scenario of each kind
     "no false difference": "localization, 10 of 10 equal, 16 × 1",
     "rank": "10 methods, 0.05 apart, n = 32",
     "mean rank": "10 methods, 4 settings, 0.02 ± 0.03, n = 32",
-    "trade-off": "baselines 0.1 ± 0.1, n = 32",
     "agreement of rankings": "4 × 15, 0.05 ± 0.03, n = 64",
     "agreement of protocols": "2 protocols × 3 settings, 0.05 ± 0.03, n = 64",
     "soundness": "plateaus, 24 steps, eps = 0.04, n = 128",
-    "distance by chance": "sigmoid, n = 128",
 }
 
 

@@ -3,10 +3,16 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from heatproof.analysis import intervals
-from heatproof.analysis.intervals import Estimate, bootstrap_means, bootstrap_weights
-from heatproof.analysis.rank_intervals import rank, rank_bounds
+from heatproof.analysis.intervals import (
+    Estimate,
+    bootstrap_means,
+    bootstrap_weights,
+    mean_ends,
+)
+from heatproof.analysis.rank_intervals import rank, rank_ends
 from heatproof.analysis.settings import summarize
 from heatproof.tensor.noise import generator
 
@@ -131,18 +137,24 @@ def test_comparisons_are_paired():
 
 def test_methods_without_a_value_have_no_rank_and_are_counted():
     nan = float("nan")
+    good = [0.5] * 20
     table = summarize(
         frame(
-            {"a": [0.5, nan, 0.7], "b": [nan] * 3, "c": [0.1, 0.2, nan]},
-            {"a": ["ok", "undefined", "ok"], "b": ["failed"] * 3, "c": ["ok", "ok", "skipped"]},
+            {"a": [*good, nan], "b": [nan] * 21, "c": [*[0.1] * 20, nan], "d": [0.9, *[nan] * 20]},
+            {
+                "a": ["ok"] * 20 + ["undefined"],
+                "b": ["failed"] * 21,
+                "c": ["ok"] * 20 + ["skipped"],
+                "d": ["ok"] + ["failed"] * 20,
+            },
         )
     ).set_index("method")
-    assert table["rank"].tolist()[:1] == [1]
     assert np.isnan(table.loc["b", "mean"])
-    assert np.isnan(table.loc["b", "rank"])
-    assert table.loc["a", ["n", "undefined", "failed"]].tolist() == [2, 1, 0]
-    assert table.loc["b", ["n", "failed"]].tolist() == [0, 3]
-    assert table.loc["c", ["n", "skipped", "rank"]].tolist() == [2, 1, 2]
+    assert np.isnan(table.loc[["b", "d"], "rank"]).all()
+    assert table.loc["a", ["n", "undefined", "failed", "rank"]].tolist() == [20, 1, 0, 1]
+    assert table.loc["b", ["n", "failed"]].tolist() == [0, 21]
+    assert table.loc["c", ["n", "skipped", "rank"]].tolist() == [20, 1, 2]
+    assert table.loc["d", ["n", "mean"]].tolist() == [1, 0.9]
 
 
 def test_ranks():
@@ -153,7 +165,8 @@ def test_ranks():
 def test_one_sample_has_a_mean_but_no_interval():
     line = summarize(frame({"a": [0.5]})).iloc[0]
     assert (line["mean"], line["n"]) == (0.5, 1)
-    assert np.isnan(line[["low", "high", "rank_low", "rank_high"]].to_numpy(float)).all()
+    assert np.isnan(line[["low", "high"]].to_numpy(float)).all()
+    assert line[["rank", "rank_low", "rank_high"]].tolist() == [1, 1, 1]
 
 
 def test_a_mean_of_fewer_than_four_independent_values_has_no_interval():
@@ -197,23 +210,45 @@ def test_the_sign_is_zero_if_the_interval_contains_zero(low: float, high: float,
 
 def test_a_rank_interval_has_those_that_are_not_significantly_different():
     """Two equal methods between one that is far better and one that is far worse."""
-    rng = np.random.default_rng(0)
-    means = np.array([0.9, 0.5, 0.49, 0.1])
-    draws = means + rng.normal(0, 0.02, (2000, 4))
-    best, worst = rank_bounds(means, draws, True)
-    assert best.tolist() == [1, 2, 2, 4]
-    assert worst.tolist() == [1, 3, 3, 4]
-    assert [ends.tolist() for ends in rank_bounds(-means, -draws, False)] == [
-        best.tolist(),
-        worst.tolist(),
-    ]
+    ahead = np.array([[0, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0]], dtype=bool)
+    assert rank_ends(ahead).tolist() == [[1, 2, 2, 4], [1, 3, 3, 4]]
 
 
-def test_nothing_is_ranked_before_the_highest_possible_score():
-    draws = np.stack([np.ones(2000), np.linspace(0.2, 1, 2000), np.ones(2000)], 1)
-    best, worst = rank_bounds(np.array([1.0, 1.0, 1.0]), draws, True)
-    assert best.tolist() == [1, 1, 1]
-    assert worst.tolist() == [1, 3, 1]
+def test_values_that_differ_by_less_than_the_tolerance_share_a_rank():
+    means = np.array([0.5, 0.5 + 1e-9, 0.4, np.nan])
+    assert rank(means, True, tolerance=1e-6)[:3].tolist() == [1, 1, 3]
+    together = np.ones((4, 4), dtype=bool)
+    assert rank(means, True, together, 1e-6)[:3].tolist() == [1, 1, 3]
+    assert rank(means, True)[:3].tolist() == [2, 1, 3]
+
+
+@pytest.mark.parametrize("hits", [12, 11, 6, 0])
+def test_scores_of_zero_and_one_have_at_least_the_interval_of_clopper_and_pearson(hits):
+    values = (np.arange(12) < hits).astype(float)[:, None]
+    draws = bootstrap_means(values, 500, limits=(0.0, 1.0))
+    low, high = mean_ends(values, draws, limits=(0.0, 1.0))
+    exact = stats.binomtest(hits, 12).proportion_ci(method="exact")
+    if 2 * hits >= 12:
+        assert low[0] <= exact.low + 1e-9
+    if 2 * hits <= 12:
+        assert high[0] >= exact.high - 1e-9
+    assert 0 <= low[0] <= hits / 12 <= high[0] <= 1
+    assert high[0] > low[0]
+
+
+@pytest.mark.parametrize(("chance", "n"), [(0.95, 8), (0.95, 64), (0.99, 64), (0.8, 16)])
+def test_the_interval_of_scores_at_a_bound_covers(chance, n):
+    values = (np.random.default_rng(0).random((n, 300)) < chance).astype(float)
+    draws = bootstrap_means(values, 500, limits=(0.0, 1.0))
+    low, high = mean_ends(values, draws, limits=(0.0, 1.0))
+    assert np.mean((low <= chance) & (chance <= high)) >= 0.93
+
+
+def test_a_score_without_limits_keeps_its_percentiles():
+    values = np.random.default_rng(1).normal(size=(20, 2))
+    draws = bootstrap_means(values, 500)
+    low, high = mean_ends(values, draws)
+    np.testing.assert_allclose([low, high], np.quantile(draws, (0.025, 0.975), axis=0))
 
 
 def test_an_interval_stays_within_the_range_of_the_protocol():

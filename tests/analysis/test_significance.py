@@ -1,4 +1,4 @@
-"""Significant differences: against scipy, by properties, and on data with a known truth."""
+"""Pairs of methods under one setting: order, letters, leads that rest on what is missing, power."""
 
 import itertools
 
@@ -7,76 +7,21 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
-from heatproof.analysis import significance
-from heatproof.analysis.significance import (
-    clustered_t_test,
-    first_fractions,
-    holm,
-    pair_lines,
-    paired_tests,
-    pairs_of_methods,
-    tie_letters,
-)
-from heatproof.analysis.tables import ScoreTable
+from heatproof.analysis.settings import SettingScores, scored_settings
+from heatproof.analysis.significance import first_fractions, pair_lines, tie_letters
+
+NAMES = ["model", "protocol", "setting", "baseline", "method", "sample", "value"]
 
 
-def table_of(values: np.ndarray, clusters: np.ndarray | None = None) -> ScoreTable:
-    samples = np.array([f"s{i:04}" for i in range(len(values))], dtype=object)
-    methods = [f"m{i}" for i in range(values.shape[1])]
-    return ScoreTable(samples, methods, values, samples if clusters is None else clusters)
-
-
-def draws_of(values: np.ndarray, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return np.stack(
-        [values[rng.integers(len(values), size=len(values))].mean(0) for _ in range(99)]
-    )
-
-
-def test_single_samples_give_scipys_paired_test():
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(20, 2)) + np.array([0.4, 0])
-    mean, error, p, count = clustered_t_test(values[:, 0] - values[:, 1], np.arange(20))
-    theirs = stats.ttest_rel(*values.T)
-    assert p == pytest.approx(theirs.pvalue)
-    assert mean / error == pytest.approx(theirs.statistic)
-    assert count == 20
-
-
-def test_equal_clusters_are_tested_by_their_means():
-    rng = np.random.default_rng(1)
-    values = rng.normal(size=(8, 5)) + rng.normal(size=(8, 1)) + 0.5
-    _, _, p, count = clustered_t_test(values.ravel(), np.repeat(np.arange(8), 5))
-    assert count == 8
-    assert p == pytest.approx(stats.ttest_1samp(values.mean(1), 0).pvalue)
-
-
-def test_missing_scores_are_left_out_and_few_equal_differences_prove_nothing():
-    values = np.array([1.0, np.nan, 2.0, 1.5])
-    assert clustered_t_test(values, list("abcd"))[3] == 3
-    assert clustered_t_test(np.ones(3), list("abc"))[2] == 0.25
-    assert clustered_t_test(np.zeros(30), np.arange(30))[2] == 1
-    assert np.isnan(clustered_t_test(np.ones(1), ["a"])[2])
-    assert clustered_t_test(np.array([np.nan]), ["a"])[3] == 0
-
-
-@given(st.lists(st.floats(0, 1), max_size=9))
-def test_holm_is_the_step_down_procedure(values):
-    p = np.array(values)
-    adjusted = holm(p)
-    for level in (0.01, 0.05, 0.5):
-        rejected = set()
-        for k, i in enumerate(np.argsort(p, kind="stable")):
-            if not p[i] * (len(p) - k) < level:
-                break
-            rejected.add(int(i))
-        assert rejected == set(np.flatnonzero(adjusted < level))
-
-
-def test_holm_leaves_out_what_was_not_tested():
-    np.testing.assert_allclose(holm(np.array([0.01, np.nan, 0.04])), [0.02, np.nan, 0.04])
+def setting_of(values: np.ndarray, protocol: str = "sds") -> SettingScores:
+    rows = [
+        ("net", protocol, "", "zero", f"m{j}", f"s{i:04}", value)
+        for i, row in enumerate(values)
+        for j, value in enumerate(row)
+    ]
+    (scores,) = scored_settings(pd.DataFrame(rows, columns=NAMES), resamples=400)
+    return scores
 
 
 @st.composite
@@ -103,50 +48,114 @@ def test_the_share_of_first_places():
     assert np.isnan(first_fractions(np.full((2, 2), np.nan))).all()
 
 
-@pytest.mark.parametrize("higher", [True, False])
-def test_the_better_methods_come_first(higher):
+@pytest.mark.parametrize("protocol", ["insertion", "deletion"])
+def test_the_better_methods_come_first(protocol):
     rng = np.random.default_rng(0)
-    sign = 1 if higher else -1
+    sign = 1 if protocol == "insertion" else -1
     values = sign * np.array([0.0, 1.0, 2.0, 2.0]) + 0.1 * rng.normal(size=(40, 4))
     values[:, 3] = values[:, 2] + 0.01 * rng.normal(size=40)
-    found = paired_tests(table_of(values), higher, draws_of(values))
+    found = setting_of(values, protocol).pairs
     assert set(found.methods[:2]) == {"m2", "m3"}
     assert found.methods[2:] == ["m1", "m0"]
     assert found.letters == ["a", "a", "b", "c"]
     assert found.gaps[0, 3] > 0 > found.gaps[3, 0]
     assert found.first.sum() == pytest.approx(1)
     assert found.first[2:].sum() == 0
+    assert found.best(["m1", "m0"]) == ["m1"]
+    assert found.rank_ends.T.tolist() == [[1, 2], [1, 2], [3, 3], [4, 4]]
+
+
+def test_letters_intervals_of_ranks_and_pairs_cannot_contradict_each_other():
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        found = setting_of(rng.normal(size=(12, 5)) + np.linspace(0, 1.5, 5)).pairs
+        low, high = found.rank_ends
+        for i, j in itertools.combinations(range(5), 2):
+            share = bool(set(found.letters[i]) & set(found.letters[j]))
+            assert share == (not found.ahead[i, j])
+            if not share:
+                assert low[j] > low[i] or high[i] < high[j]
+
+
+def test_a_method_that_fails_on_its_hardest_images_gains_nothing():
+    """Five equal methods, of which one has no score on its hardest images."""
+    rng = np.random.default_rng(1)
+    first = ahead = 0
+    for _ in range(100):
+        values = 0.1 * rng.normal(size=(64, 5))
+        values[np.argsort(values[:, 4])[:6], 4] = np.nan
+        found = setting_of(values).pairs
+        column = found.methods.index("m4")
+        first += int(np.argmax(found.floors)) == column
+        ahead += bool(found.ahead[column].any())
+    assert first <= 25  # it would be 20 by chance
+    assert ahead <= 5
+
+
+def test_too_many_missing_scores_are_not_ranked_and_cost_no_other_method_its_images():
+    rng = np.random.default_rng(2)
+    values = 0.1 * rng.normal(size=(48, 3)) + np.array([0.2, 0.1, 0.9])
+    values[8:, 2] = np.nan  # noise that has a score on one image of six
+    scores = setting_of(values)
+    assert scores.ranked.tolist() == [True, True, False]
+    assert scores.pairs.methods == ["m0", "m1"]
+    assert scores.counts.tolist() == [48, 48, 8]
+    assert np.isnan(scores.ranks[2])
+    assert scores.means[2] == pytest.approx(np.nanmean(values[:, 2]))
+
+
+def test_a_method_with_more_images_than_the_others_does_not_unrank_them():
+    rng = np.random.default_rng(3)
+    values = 0.1 * rng.normal(size=(64, 4))
+    values[16:, :3] = np.nan
+    scores = setting_of(values)
+    assert scores.ranked.all()
+    assert scores.common.sum() == 16
+    assert set(scores.counts) == {16}
+
+
+def test_methods_are_ranked_on_the_images_that_all_have_a_score_for():
+    values = np.tile(np.linspace(0, 1, 40)[:, None], (1, 2))
+    values[:, 1] -= 0.01
+    values[-4:, 0] = np.nan  # its best images
+    scores = setting_of(values)
+    np.testing.assert_allclose(scores.means, values[:36].mean(0))
+    assert scores.ranks.tolist() == [1, 2]
+
+
+def test_perfect_scores_so_far_are_no_proof():
+    """Eight of eight hits are ahead of .93 for sure only if the next image could not be a miss."""
+    perfect = np.column_stack([np.ones(8), 0.93 + 0.01 * np.arange(8) / 8])
+    assert not setting_of(perfect, "gridpg").pairs.ahead.any()
+    many = np.column_stack([np.ones(400), 0.5 + 0.1 * np.sin(np.arange(400))])
+    assert setting_of(many, "gridpg").pairs.ahead.any()
+
+
+def test_means_that_differ_by_rounding_are_ties():
+    values = -10.837 + np.zeros((30, 3)) + 0.1 * np.arange(30)[:, None]
+    values[:, 1] += 1e-8
+    values[:, 2] -= 1
+    scores = setting_of(values, "insertion")
+    assert scores.ranks.tolist() == [1, 1, 3]
+    assert scores.pairs.letters[0] == scores.pairs.letters[1]
 
 
 def test_how_many_images_it_takes():
-    """As many images as are needed have the power that is claimed."""
+    """As many images as are needed have the power that is claimed, among all pairs."""
     rng = np.random.default_rng(0)
-    first = rng.normal(size=(4000, 2)) + np.array([0.1, 0])
-    found = paired_tests(table_of(first), True, draws_of(first))
-    needed = int(found.needed(0, 1))
-    assert needed == pytest.approx(((1.96 + 0.8416) * np.sqrt(2) / 0.1) ** 2, rel=0.5)
-    hits = [
-        stats.ttest_1samp(rng.normal(found.gaps[0, 1], np.sqrt(2), needed), 0).pvalue < 0.05
-        for _ in range(400)
-    ]
-    assert 0.72 < np.mean(hits) < 0.88
-    assert found.detectable(0, 1) == pytest.approx(2.8016 * np.sqrt(2 / 4000), rel=0.1)
-    same = np.ones((5, 2))
-    assert paired_tests(table_of(same), True, draws_of(same)).needed(0, 1) == np.inf
-
-
-def test_tables_of_many_samples_give_the_same_tests(monkeypatch):
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(300, 1)) + rng.normal(size=(300, 5)) + np.array([0, 0, 0.1, 0.2, 0.3])
-    values[7, 4] = np.nan
-    table = table_of(values, np.array([f"c{i // 3}" for i in range(300)], dtype=object))
-    draws = draws_of(np.nan_to_num(values))
-    slow = paired_tests(table, False, draws)
-    monkeypatch.setattr(significance, "MANY", 0)
-    fast = paired_tests(table, False, draws)
-    assert fast.methods == slow.methods
-    for name in ("gaps", "errors", "p", "adjusted", "counts"):
-        np.testing.assert_allclose(getattr(fast, name), getattr(slow, name), rtol=1e-9)
+    scale = np.array([0.06, 0.0, 0.0, 0.0])
+    pilot = setting_of(0.3 * rng.normal(size=(400, 4)) + scale).pairs
+    i, j = pilot.methods.index("m0"), pilot.methods.index("m1")
+    gap = pilot.gaps[i, j]
+    needed = int(pilot.needed(i, j))
+    hits = 0
+    for _ in range(60):
+        new = setting_of(0.3 * rng.normal(size=(needed, 4)) + scale * gap / 0.06).pairs
+        hits += new.ahead[new.methods.index("m0"), new.methods.index("m1")]
+    assert 0.6 < hits / 60 < 0.98
+    assert pilot.detectable(i, j) > 2.8 * pilot.errors[i, j]
+    same = setting_of(np.ones((5, 2)))
+    assert same.pairs.needed(0, 1) == np.inf
 
 
 def test_the_lines_of_a_run():
@@ -158,14 +167,15 @@ def test_the_lines_of_a_run():
             for method, score in (("good", sign * 0.5), ("bad", 0.0), ("worse", -sign * 0.5))
             for i in range(12)
         ],
-        columns=["model", "protocol", "setting", "baseline", "method", "sample", "value"],
+        columns=NAMES,
     )
-    lines = pair_lines(pairs_of_methods(rows))
+    lines = pair_lines({s.key: s.pairs for s in scored_settings(rows, 100)})
     assert list(lines["better"]) == ["good", "good", "bad"] * 2
     assert lines["significant"].all()
     assert (lines["ahead"] > 0).all()
     assert set(lines["n"]) == {12}
-    apart = pairs_of_methods(rows, layers={("net", "good"): "input", ("net", "bad"): "middle"})
-    kept = pair_lines(apart)
+    layers = {("net", "good"): "input", ("net", "bad"): "middle"}
+    apart = scored_settings(rows, 100, layers=layers)
+    kept = pair_lines({s.key: s.pairs for s in apart})
     assert ("good", "bad") not in set(zip(kept["better"], kept["other"], strict=True))
     assert len(kept) == 4

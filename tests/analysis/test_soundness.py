@@ -6,9 +6,10 @@ import torch
 from scipy.spatial.distance import directed_hausdorff
 
 import heatproof.functional as F
-from heatproof.analysis.distinctness import Trio, distinct, random_halves, trios
+from heatproof.analysis.distinctness import Trio, distances, swap_p_value, trios
 from heatproof.analysis.halves import half_samples
 from heatproof.analysis.hausdorff import hausdorff, least_distance
+from heatproof.analysis.metric_curves import MetricCurves
 from heatproof.analysis.soundness import at_levels, points, steps_until
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression
@@ -163,21 +164,36 @@ def test_trios_of_a_run():
 
 def test_distances_of_several_maps():
     """Two trios of parallel lines; only the first trio's curve differs between halves, by 0.1."""
-    line = np.stack([np.linspace(0, 1, 9), np.zeros(9)], 1)
+    rng = np.random.default_rng(0)
+    noise = 0.01 * rng.normal(size=(30, 1))
     apart = {"a": 0, "b": 0.2, "c": 0.5, "d": 0, "e": 1, "f": 2}
-    curves = {name: line + np.array([0, up]) for name, up in apart.items()}
-    result = distinct(
-        [Trio("", "", *"abc"), Trio("", "", *"def")],
-        curves,
-        {"a": [(line, line + np.array([0, 0.1]))] * 3, "d": [(line, line)]},
-    )
-    np.testing.assert_allclose(result.each, [(0.2, 0.1), (1, 0)], atol=1e-12)
-    np.testing.assert_allclose(result.mean, (0.6, 0.05))
+    curves = {name: metric_curve(np.zeros((30, 9)) + up + noise) for name, up in apart.items()}
+    table = distances([Trio("", "", *"abc"), Trio("", "", *"def")], {"metric": curves})
+    result = table["metric"]
+    np.testing.assert_allclose([d.value for d in result.each], [0.2, 1], atol=1e-9)
+    assert result.mean == pytest.approx(0.6)
     assert result.spread == pytest.approx(np.std([0.2, 1], ddof=1))
+    assert [d.p for d in result.each] == [0.01, 0.01]  # 1 of 200, times 2 rows
+    assert all(d.distinct for d in result.each)
 
 
-def test_halves_have_no_common_sample():
-    for a, b in random_halves(7):
-        assert sorted([*a, *b]) == list(range(7))
-        assert abs(len(a) - len(b)) == 1
-    assert random_halves(1) == []
+def metric_curve(values: np.ndarray) -> MetricCurves:
+    positions = np.linspace(0, 1, values.shape[1])
+    return MetricCurves(positions, values, [f"s{i}" for i in range(len(values))])
+
+
+def test_swaps_find_a_small_difference_of_pairs_that_halves_would_not():
+    """Images differ far more from each other than the two maps of an image do."""
+    rng = np.random.default_rng(1)
+    levels = rng.normal(size=(40, 1)) + np.zeros((40, 9))
+    moved = metric_curve(levels + 0.02 + 0.01 * rng.normal(size=(40, 1)))
+    assert swap_p_value(metric_curve(levels), moved) <= 0.01
+    assert np.isnan(swap_p_value(metric_curve(levels[:5]), metric_curve(levels[:5])))
+
+
+def test_swaps_of_equal_maps_are_seldom_significant():
+    rng = np.random.default_rng(2)
+    p = [
+        swap_p_value(*(metric_curve(rng.normal(size=(20, 5))) for _ in range(2))) for _ in range(60)
+    ]
+    assert np.mean(np.array(p) <= 0.05) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 60)

@@ -105,12 +105,18 @@ def test_the_trade_off_is_that_of_the_means():
     negentropy = generator.normal(size=(50, 6)) - 0.5 * np.arange(6)
     result = tradeoff(distance, negentropy)
     x, y = distance.mean(0), negentropy.mean(0)
-    assert result.correlation.value == pytest.approx(spearmanr(x, y).statistic)
-    assert result.correlation.low <= result.correlation.value <= result.correlation.high
+    assert result.correlation == pytest.approx(spearmanr(x, y).statistic)
     np.testing.assert_allclose(result.line(2.0), np.polyval(np.polyfit(x, y, 1), 2.0))
-    np.testing.assert_allclose(result.residuals.sum(), 0, atol=1e-9)
+    assert np.isnan(result.p) and not result.off.any()  # six baselines are no sample of baselines
     assert tradeoff(distance[:, :2], negentropy[:, :2]) is None
     assert tradeoff(np.ones((5, 4)), negentropy[:5, :4]) is None
+
+
+def test_few_baselines_have_a_correlation_and_no_trend(section: curves.Model):
+    assert section.tradeoffs
+    for drawn in (figure for group in section.tradeoffs for figure in group.figures):
+        assert "over 4 baselines; 8 or more are needed to test for a trend" in drawn.trend
+        assert drawn.off_the_line == ""
 
 
 def test_rankings_are_compared_between_baselines(run: RunStatistics, tmp_path):

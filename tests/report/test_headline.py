@@ -1,17 +1,19 @@
-"""A clear win is claimed only where model, data and controls allow it; counts name their unit."""
+"""A win is claimed only where model, data and controls allow it; counts name their unit."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from report_text import report_text
+from rescored import rescored
 from torch import nn
 
 import heatproof as hp
-from heatproof.analysis.ranks import Standings
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.sections import headline
 from heatproof.report.site import Site
@@ -49,62 +51,73 @@ def verdict(result: hp.Result, tmp_path: Path) -> headline.Verdict:
     return only
 
 
-def test_a_method_that_is_right_on_a_model_that_works_wins_clearly(tmp_path: Path):
+def test_a_method_that_is_right_on_a_model_that_works_wins(tmp_path: Path):
     result = evaluate(tmp_path / "run", 16, correct=True)
-    assert verdict(result, tmp_path).clear
-    assert ">clear win<" in report_text(result.report())
+    found = verdict(result, tmp_path)
+    assert found.clear and found.evidence.winner == "ixg"
+    page = report_text(result.report())
+    assert '<span class="badge good">wins</span>' in page
+    assert "<code>ixg</code> wins on Linear." in page
 
 
-def test_there_is_no_clear_win_on_a_model_at_chance(tmp_path: Path):
+def test_there_is_no_win_on_a_model_at_chance(tmp_path: Path):
     result = evaluate(tmp_path / "run", 16, correct=False)
     at_chance = verdict(result, tmp_path)
-    assert at_chance.leads and not at_chance.clear
+    assert at_chance.evidence.winner == "ixg" and not at_chance.clear
     assert at_chance.doubts.chance == 1 / CLASSES
     page = " ".join(report_text(result.report()).split())
-    assert ">clear win<" not in page and "no better than guessing (25 %)" in page
+    assert ">wins<" not in page and ">not conclusive<" in page
+    assert "no better than guessing (25 %)" in page
 
 
-def test_there_is_no_clear_win_on_too_few_images(tmp_path: Path):
+def test_there_is_no_win_on_too_few_images(tmp_path: Path):
     result = evaluate(tmp_path / "run", 8, correct=True)
     few = verdict(result, tmp_path)
-    assert few.leads and not few.clear and few.doubts.few.images == 8
+    assert few.leader == "ixg" and not few.clear and few.doubts.few.images == 8
     page = " ".join(report_text(result.report()).split())
+    assert ">wins<" not in page
     assert "there are only 8 images, too few for a reliable interval" in page
 
 
-def test_there_is_no_clear_win_over_a_random_map_that_is_as_good(tmp_path: Path):
+def test_there_is_no_win_over_a_random_map_that_is_as_good(tmp_path: Path):
     model = hp.Model(Linear(), size=32, mean=[0.5] * 3, std=[0.5] * 3)
     images = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     labels = model.logits(model.normalize(images)).argmax(1)
     out = tmp_path / "run"
     result = hp.evaluate(model, (images, labels), [upside_down, "random"], ["sds"], out=out)
     worse = verdict(result, tmp_path)
-    assert worse.doubts.control == "random" and [r[2] for r in worse.doubts.random] == [0]
+    assert "not significantly better than the control `random`" in worse.doubts.control
+    assert re.search(r"than that of a random map under .* \(.*; random 0\)", worse.doubts.random)
+    assert worse.badge == "only method" and not worse.clear
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_best_method_depends_on_the_model_only_if_winners_do_not_tie(
-    tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_best_method_depends_on_the_model_only_if_none_may_be_the_best_on_both(
+    tied: bool, tmp_path: Path
 ):
     methods = ["ixg", "saliency", "random"]
     models = ["paperbirds/resnet", "paperbirds/vgg"]
     result = hp.evaluate(
         models, "paperbirds:test", methods, ["sds"], limit=12, out=tmp_path / "run"
     )
-    found = headline.verdict
+    noise = np.random.default_rng(0).normal(size=(2, 3, 12))
 
-    def verdict(run: RunStatistics, standing: Standings) -> headline.Verdict:
-        first, second = methods[:2] if standing.model == models[0] else methods[1::-1]
-        return replace(found(run, standing), winner=first, ties=[second] if tied else [])
+    def score(row: pd.Series) -> float:
+        model, method = models.index(row["model"]), methods.index(row["method"])
+        lead = {"random": -0.5, methods[model]: 0.0 if tied else 0.4}.get(row["method"], 0.0)
+        return 0.5 + lead + 0.05 * noise[model, method, row["image"]]
 
-    monkeypatch.setattr(headline, "verdict", verdict)
+    result = rescored(result, score)
     content = headline.content(RunStatistics(result.store), Site(tmp_path / "site"))
-    assert content.winners == methods[:2]
-    assert content.shared == (methods[:2] if tied else [])
+    winners = [v.evidence.winner for v in content.verdicts]
+    assert winners == (["", ""] if tied else methods[:2])
+    possible = [sorted(v.evidence.possible_winners) for v in content.verdicts]
+    assert possible == ([methods[:2]] * 2 if tied else [["ixg"], ["saliency"]])
     page = " ".join(report_text(result.report()).split())
-    assert ("These data do not show that the best method depends on the model" in page) == tied
-    assert ("The best method depends on the model: <code>ixg</code> on" in page) != tied
-    assert ("<code>ixg</code> and <code>saliency</code> win or tie with the winner" in page) == tied
+    assert ("The best method depends on the model." in page) != tied
+    assert ("Each of <code>" in page) == tied
+    for model, method in zip(models, methods, strict=False):
+        assert (f"<code>{method}</code> wins on {model}." in page) != tied
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +142,6 @@ def test_a_winner_is_named_at_each_layer(grids: hp.Result, tmp_path: Path):
     content = headline.content(RunStatistics(grids.store), Site(tmp_path))
     by_layer = {v.layer: v for v in content.verdicts}
     assert list(by_layer) == ["final"]  # at the input, there is nothing to compare
-    assert by_layer["final"].compared == 2
+    assert len(by_layer["final"].evidence.real) == 2
     assert by_layer["final"].doubts.few.independent == 2  # two grids, though eight maps
     assert not by_layer["final"].clear

@@ -16,7 +16,6 @@ from torch import Tensor
 
 import heatproof as hp
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.paired_differences import gap
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures.axes import Axis
 from heatproof.figures.charts import LatticeChart, Panel, Row, Spot
@@ -113,6 +112,14 @@ def test_accuracies_are_those_of_the_networks(run: RunStatistics, data: hp.Tenso
         )
 
 
+def largest_by_chance(differences: np.ndarray) -> float:
+    """Return how many standard errors the largest mean has, in 95 % of flips of the signs."""
+    signs = np.random.default_rng(0).choice([-1, 1], (4000, len(differences), 1))
+    flipped = signs * differences
+    errors = flipped.std(1, ddof=1) / len(differences) ** 0.5
+    return float(np.quantile(np.abs(flipped.mean(1) / errors).max(1), 0.95))
+
+
 def test_differences_between_models_are_paired(run: RunStatistics, site: Site, result: hp.Result):
     tuned, plain = across.models(run, site)
     assert (tuned.protocol.id, plain.protocol.id) == ("idsds", "sds")
@@ -121,14 +128,22 @@ def test_differences_between_models_are_paired(run: RunStatistics, site: Site, r
         scores[scores["model"] == name].pivot(index="sample", columns="method", values="value")
         for name in NAMES
     ]
-    for row in tuned.rows:
-        difference = (tables[1][row.method] - tables[0][row.method]).dropna()
+    both = [row.method for row in tuned.rows if row.method != "bcos"]
+    differences = (tables[1][both] - tables[0][both]).to_numpy()
+    assert differences.shape == (N, 6) and np.isfinite(differences).all()
+    critical = largest_by_chance(differences)
+    errors = dict(zip(both, differences.std(0, ddof=1) / N**0.5, strict=True))
+    for row, marked in zip(tuned.rows, tuned.marked, strict=True):
         (estimate,) = row.estimates
         assert (estimate is None) == (row.method == "bcos")
         if estimate:
+            difference = tables[1][row.method] - tables[0][row.method]
             assert estimate.value == pytest.approx(difference.mean())
-            paired = gap(tables[1][row.method], tables[0][row.method])
-            assert (estimate, len(difference)) == paired
+            reach = critical * errors[row.method]
+            assert estimate.high - estimate.value == pytest.approx(reach, rel=0.06)
+            assert estimate.value - estimate.low == pytest.approx(estimate.high - estimate.value)
+            if estimate.low > 0 or estimate.high < 0:
+                assert marked == [np.sign(estimate.value)]
     assert tuned.figure.svg.count(">does not apply<") == 1
 
 

@@ -134,25 +134,30 @@ def test_the_table_shows_the_numbers_of_the_summary(full: hp.Result, page: Path)
         cell = {name: row[i] for name, i in columns.items()}
         line = expected.loc[(cell["model"], cell["setting"], cell["method"])]
         scored = line["n"] > 0
+        ranked = np.isfinite(line["rank"])
         assert cell["rank"] == number(line["rank"], 0)
         assert cell["mean"] == number(line["mean"])
         assert cell["layer"] == line["layer"]
         interval = f"{number(line['low'])} to {number(line['high'])}"
         ranks = f"{line['rank_low']:.0f} to {line['rank_high']:.0f}"
         assert cell["95 % interval"] == (interval if scored else "–")
-        assert cell["rank interval"] == (ranks if scored else "–")
-        assert re.fullmatch("[a-z]+" if scored else "–", cell["ties"])
-        counts = [int(cell[name]) for name in ("n", "undefined", "failed", "n/a")]
+        assert cell["rank interval"] == (ranks if ranked else "–")
+        assert re.fullmatch("[a-z]+" if ranked else "–", cell["letters"])
+        assert cell["n"].endswith(" own") == (scored and not ranked)
+        counts = [int(cell["n"].removesuffix(" own"))]
+        counts += [int(cell[name]) for name in ("undefined", "failed", "n/a")]
         assert counts == list(line[["n", "undefined", "failed", "n/a"]])
 
 
-def test_ties_are_those_of_all_pairs(evaluated: Evaluate):
+def test_letters_are_those_of_all_pairs(evaluated: Evaluate):
     result = evaluated(["ixg", "saliency", "gradcam", "random"], 12, protocols=["sds"])
     run = RunStatistics(result.store)
-    (standing,) = run.standings
-    (found,) = run.pairs_of(standing).values()
+    (scores,) = run.settings
+    found = scores.pairs
     lines = result.pairs().set_index(["better", "other"])
-    for i, j in combinations(range(4), 2):
+    assert len(found.methods) > 2
+    assert len(lines) == len(found.methods) * (len(found.methods) - 1) / 2
+    for i, j in combinations(range(len(found.methods)), 2):
         line = lines.loc[(found.methods[i], found.methods[j])]
         assert line["p"] == pytest.approx(found.adjusted[i, j])
         shared = set(found.letters[i]) & set(found.letters[j])
@@ -211,7 +216,7 @@ def test_figures_are_self_contained_files(page: Path):
         assert text.startswith("<?xml")
 
 
-def test_the_winner_is_the_method_with_the_best_mean_rank_that_is_no_control(
+def test_the_leader_is_the_method_with_the_best_mean_rank_that_is_no_control(
     full: hp.Result, tmp_path: Path
 ):
     content = headline.content(RunStatistics(full.store), Site(tmp_path))
@@ -223,8 +228,8 @@ def test_the_winner_is_the_method_with_the_best_mean_rank_that_is_no_control(
         mean_ranks = part.drop(["random", "constant", "edges"], errors="ignore").mean(
             axis=1, skipna=False
         )
-        assert mean_ranks[verdict.winner] == mean_ranks.min() == pytest.approx(verdict.rank.value)
-        assert verdict.rank.low <= verdict.rank.high
+        assert mean_ranks[verdict.leader] == mean_ranks.min() == pytest.approx(verdict.rank.value)
+        assert verdict.rank.low <= verdict.rank.value <= verdict.rank.high
 
 
 def test_a_control_that_beats_all_methods_is_reported(evaluated: Evaluate, tmp_path: Path):
@@ -236,13 +241,17 @@ def test_a_control_that_beats_all_methods_is_reported(evaluated: Evaluate, tmp_p
     result = evaluated([upside_down, "random"], 64)
     content = headline.content(RunStatistics(result.store), Site(tmp_path))
     (verdict,) = content.verdicts
-    assert verdict.control is not None
-    assert verdict.control.clearly == ["upside_down"]
-    assert verdict.control_wins
-    assert "no method beats the best control" in " ".join(report_text(result.report()).split())
+    assert verdict.no_control_below
+    assert verdict.control == (
+        "The control `random` never looks at the model, yet ranks above 1 of 1 method: "
+        "`upside_down` (significantly)."
+    )
+    page = " ".join(report_text(result.report()).split())
+    assert "No method is above the best control on resnet" in page
+    assert ">wins<" not in page
 
 
-def test_a_winner_by_mean_rank_that_loses_under_one_setting_is_no_clear_winner(
+def test_a_winner_by_mean_rank_that_loses_under_one_setting_is_said_to_lose_there(
     evaluated: Evaluate, tmp_path: Path
 ):
     """Two settings of three agree; the scores of the third are negated in the store."""
@@ -262,8 +271,12 @@ def test_a_winner_by_mean_rank_that_loses_under_one_setting_is_no_clear_winner(
     store.commit(task.name, negated, store.tensors(task.name), store.timings(task.name))
     (verdict,) = headline.content(RunStatistics(result.store), Site(tmp_path)).verdicts
     page = " ".join(report_text(hp.Result.load(store.root).report()).split())
-    assert verdict.winner == "ixg" and [best for _, best in verdict.elsewhere] == ["upside_down"]
-    assert "The settings do not agree." in page and ">clear win<" not in page
+    assert verdict.leader == "ixg"
+    assert [(key[2], best) for key, best in verdict.evidence.elsewhere] == [("blur", "upside_down")]
+    assert (
+        "Under 1 of 3 settings another method is significantly better: "
+        "<code>upside_down</code> under blur."
+    ) in page
 
 
 def test_warnings_come_first(full: hp.Result, tmp_path: Path):

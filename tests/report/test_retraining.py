@@ -74,8 +74,11 @@ def test_the_accuracies_answer_whether_they_measure_what_was_removed() -> None:
     plain_disc = row("disc", 0.4, 0.6)
     for low, differ in ((0.7, True), (0.5, False)):
         notch = row("disc-notch", low, 0.9)
-        expected = retraining.Contrast(plain_disc, notch, differ)
-        assert retraining._contrast([row("plain", 0.9, 1.0), plain_disc, notch]) == expected
+        found = retraining._contrast([row("plain", 0.9, 1.0), plain_disc, notch])
+        assert (found.shape, found.revealing) == (plain_disc, notch)
+        assert ("is significantly more accurate" in found.text) == differ
+        assert ("is not significantly higher" in found.text) != differ
+        assert "50.0 % (40.0 to 60.0)" in found.text
     assert retraining._contrast([plain_disc]) is None
 
 

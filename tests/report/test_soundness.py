@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -91,14 +92,18 @@ def test_completeness_is_listed_by_threshold(run: RunStatistics, section: soundn
 
 
 def test_the_best_methods_by_a_metric_of_values_are_named(section: soundness.Model):
-    for best, word in zip(section.best, ("Most sound", "Most complete"), strict=False):
-        assert best.word == word
-        column = next(
-            i for i, (label, _) in enumerate(section.columns) if label.startswith(word[5:10])
-        )
+    for text, name in zip(section.best, ("soundness", "completeness"), strict=True):
+        column = next(i for i, (label, _) in enumerate(section.columns) if label.startswith(name))
+        label, higher_is_better = section.columns[column]
+        assert higher_is_better
         scores = {row.method: row.estimates[column] for row in section.scores}
-        assert best.score == scores[best.methods[0]]
-        assert not set(best.methods) & set(best.controls)
+        own = [scores[method] for method in ("saliency|unit", "negative_at_times")]
+        score = max(own, key=lambda e: e.value)
+        best = next(m for m in scores if scores[m] == score)
+        number = f"{score.value:.2f} ({score.low:.2f} to {score.high:.2f})"
+        assert re.match(re.escape(f"{label}: `{best}` ") + "(wins|ranks first), ", text)
+        assert number in text
+        assert "remove" not in text and "introduce" not in text  # modified maps have no part
 
 
 def test_warnings_name_the_samples_that_are_left_out(section: soundness.Model):
@@ -135,7 +140,12 @@ def test_distances_between_changed_maps_are_hausdorff_distances(
             for a, b in ((0, 1), (0, 2), (1, 2))
         ]
         assert distances[protocol].each[0].value == pytest.approx(min(pairs))
-        assert distances[protocol].mean.value == pytest.approx(min(pairs))
+        assert distances[protocol].mean == pytest.approx(min(pairs))
+    for label, found in section.distinct.distances.items():
+        (only,) = found.each
+        assert 0 < only.p <= 1
+        answer = "distinguishes" if only.p <= 0.05 else "does not significantly distinguish"
+        assert any(text.startswith(f"{label} {answer}") for text in section.distinct.answers)
     maps = section.distinct.panels[0].rows["saliency"]
     assert len(set(maps)) == len(maps) == 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,11 +69,25 @@ def test_a_method_that_is_best_in_all_rankings_is_named_even_if_it_is_tied(run: 
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [(0.75, 1.0, "hardly"), (0.1, 0.6, "changes"), (0.1, 0.9, "may change")],
+    ("low", "high", "text"),
+    [
+        (0.75, 1.0, "Another baseline hardly changes the ranking."),
+        (0.1, 0.6, "Another baseline changes the ranking."),
+        (0.1, 0.9, "Another baseline may change the ranking or not, as far as these images"),
+        (np.nan, np.nan, "Another baseline: these images cannot tell how far it changes"),
+    ],
 )
-def test_a_choice_changes_the_ranking_only_if_the_interval_says_so(low, high, word):
-    assert stability._verdict(Estimate((low + high) / 2, low, high)).startswith(word)
+def test_a_choice_changes_the_ranking_only_if_the_interval_says_so(
+    comparisons: list[stability.Comparison], low: float, high: float, text: str
+):
+    some = next(c for c in comparisons if c.factor == "baseline")
+    least, most = (
+        replace(some, agreement=replace(some.agreement, mean=mean))
+        for mean in (Estimate(0.5, low, high), Estimate(0.95, 0.9, 1.0))
+    )
+    (answer,) = stability._answers([most, least])
+    assert answer.text.startswith(text)
+    assert (answer.least, answer.most, answer.count) == (least, most, 2)
 
 
 def test_baselines_are_compared_with_the_same_patches(comparisons: list[stability.Comparison]):

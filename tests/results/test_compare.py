@@ -1,5 +1,6 @@
 """Two results beside each other."""
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -10,16 +11,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
-from scipy.stats import ttest_rel
+from scipy import stats
 
 import heatproof as hp
+from heatproof.analysis.paired_differences import run_differences
 from heatproof.cli import main
 from heatproof.errors import HeatproofError
-from heatproof.results.compare import RunComparison
 from heatproof.results.comparison_page import ComparedRun, comparison_page
 
 from .conftest import METHODS, PROTOCOLS, network, part_of, photos
-from .test_result import plain_interval
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def test_differences_are_over_the_common_samples(result, other):
         assert line["n"] == len(values) == 10
         assert line["difference"] == pytest.approx(line["b"] - line["a"], abs=1e-12)
         assert line["difference"] == pytest.approx(values.mean(), abs=1e-12)
-        expected = plain_interval(values.to_numpy(), list(values.index))
-        assert (line["low"], line["high"]) == pytest.approx(expected, abs=1e-9)
+        alone = stats.ttest_1samp(values.to_numpy(), 0).confidence_interval()
+        assert line["high"] - line["low"] > alone.high - alone.low, "all lines hold together"
 
 
 def test_what_changed_is_listed(result, other):
@@ -73,28 +73,26 @@ def test_what_changed_is_listed(result, other):
     assert "ixg|abs" in found._repr_html_()
 
 
-def test_the_p_values_are_those_of_paired_tests(result, other):
-    """Against scipy, and Holm's adjustment by hand for the three methods of each setting."""
+def test_all_lines_are_one_family(result, other):
+    """The smallest p-value is that of the largest statistic among all lines, over all signs."""
     found = hp.compare(result, other).differences
-    keys = ["model", "protocol", "setting", "baseline"]
-    for key, lines in found.groupby(keys, sort=False):
-        plain = {}
-        for method in lines["method"]:
-            a, b = (
-                r.scores[(r.scores[[*keys, "method"]] == [*key, method]).all(axis=1)].set_index(
-                    "sample"
-                )["value"]
-                for r in (result, other)
-            )
-            both = pd.concat([a, b], axis=1, join="inner").dropna().to_numpy()
-            plain[method] = max(ttest_rel(both[:, 1], both[:, 0]).pvalue, 2.0 ** (1 - len(both)))
-        largest = 0.0
-        adjusted = {}
-        for number, method in enumerate(sorted(plain, key=plain.__getitem__)):
-            largest = max(largest, plain[method] * (len(plain) - number))
-            adjusted[method] = min(largest, 1.0)
-        for line in lines.to_dict("records"):
-            assert line["p"] == pytest.approx(adjusted[line["method"]], rel=1e-6)
+    keys = ["model", "protocol", "setting", "baseline", "method"]
+    columns = []
+    for line in found.to_dict("records"):
+        a, b = (
+            r.scores[(r.scores[keys] == [line[k] for k in keys]).all(axis=1)].set_index("sample")
+            for r in (result, other)
+        )
+        columns.append((b["value"] - a["value"]).dropna().rename(len(columns)))
+    table = pd.concat(columns, axis=1).to_numpy()
+    assert table.shape == (10, len(found)) and np.isfinite(table).all()
+    signs = np.array(list(itertools.product([1, -1], repeat=10)))
+    flipped = signs[:, :, None] * table
+    t = np.abs(flipped.mean(1)) / (flipped.std(1, ddof=1) / np.sqrt(10))
+    largest = t.max(1)
+    observed = t[0].max()
+    p = (np.mean(largest >= observed - 1e-9) + np.mean(largest > observed + 1e-9)) / 2
+    assert found["p"].min() == pytest.approx(p)
 
 
 def test_only_real_changes_are_listed_between_a_spec_and_python(models, tmp_path):
@@ -199,25 +197,53 @@ def test_two_runs_are_compared_in_the_terminal(result, other):
     assert refused.exit_code == 2
 
 
-def lines_of(*lines: tuple) -> RunComparison:
-    columns = ["model", "protocol", "setting", "baseline", "method", "a", "b"]
-    columns += ["difference", "low", "high", "p", "n"]
-    empty = pd.DataFrame(columns=columns[:5])
-    return RunComparison(pd.DataFrame(lines, columns=columns), empty, empty, empty)
+def scores_of(values: np.ndarray, protocol: str = "sds") -> pd.DataFrame:
+    names = ["model", "protocol", "setting", "baseline", "method", "sample", "value"]
+    rows = [
+        ("net", protocol, "", "zero", f"m{j}", f"s{i}", value)
+        for i, row in enumerate(values)
+        for j, value in enumerate(row)
+    ]
+    return pd.DataFrame(rows, columns=names)
 
 
-def test_worse_follows_the_direction_of_the_protocol_and_needs_certainty():
-    found = lines_of(
-        ("net", "sds", "", "zero", "ixg", 0.5, 0.4, -0.1, -0.15, -0.05, 0.01, 9),
-        ("net", "sds", "", "blur", "ixg", 0.5, 0.4, -0.1, -0.25, 0.05, 0.2, 9),
-        ("net", "deletion", "", "zero", "ixg", 0.5, 0.4, -0.1, -0.15, -0.05, 0.01, 9),
-        ("net", "deletion", "", "blur", "gradcam", 0.5, 0.6, 0.1, 0.05, 0.15, 0.01, 9),
-    )
-    assert list(found.worse("all", 0.02).index) == [0, 3]
-    assert list(found.worse("ixg", 0.02).index) == [0]
-    assert not len(found.worse("all", 0.2))
+def gate_of(a, b, allowed, protocol="sds", sign=1) -> list[str]:
+    frames = (scores_of(np.asarray(v), protocol) for v in (a, b))
+    limits = {f"m{j}": allowed for j in range(np.shape(a)[1])}
+    lines = run_differences(*frames, {}, {}, {protocol: sign}, limits)
+    return list(lines["outcome"])
+
+
+def test_the_gate_follows_the_direction_and_needs_certainty():
+    rng = np.random.default_rng(0)
+    a = rng.normal(0.5, 0.1, (40, 3))
+    moved = a + rng.normal(0, 0.02, (40, 3)) + np.array([-0.1, 0.1, 0.0])
+    assert gate_of(a, moved, 0.02) == ["worse", "kept", "kept"]
+    assert gate_of(a, moved, 0.02, "deletion", -1) == ["kept", "worse", "kept"]
+    assert gate_of(a, moved, 0.2) == ["kept"] * 3
+    noisy = a + rng.normal(0, 0.5, (40, 3))
+    assert "undecided" in gate_of(a, noisy, 0.02)
+    assert gate_of(a, a, 0.0) == ["kept"] * 3
+    hits = np.ones((16, 3))  # which equal scores of 0 and 1 may be by chance
+    assert gate_of(hits, hits, 0.02) == ["undecided"] * 3
+    assert gate_of(a[:3], moved[:3], 0.0) == ["undecided"] * 3
+
+
+def test_unchanged_runs_seldom_fail_the_gate():
+    """Ten methods under one setting, other noise in both runs and no true change."""
+    rng = np.random.default_rng(1)
+    alarms = differ = 0
+    for _ in range(100):
+        truth = rng.normal(0.5, 0.2, (32, 1))
+        a, b = (truth + rng.normal(0, 0.1, (32, 10)) for _ in range(2))
+        alarms += "worse" in gate_of(a, b, 0.0)
+        differ += (run_differences(scores_of(a), scores_of(b), {}, {})["p"] <= 0.05).any()
+    assert max(alarms, differ) / 100 <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 100)
+
+
+def test_the_gate_refuses_a_method_that_is_not_there(result, other):
     with pytest.raises(HeatproofError, match="did you mean ixg"):
-        found.worse("ixgg", 0)
+        hp.compare(result, other).gate([("ixgg", 0.0)])
 
 
 def test_a_comparison_is_written_as_json(result, other, tmp_path):
@@ -251,9 +277,16 @@ def test_a_run_that_is_worse_fails_in_the_terminal(models, tmp_path):
         return shown.exit_code, " ".join(shown.output.split())
 
     assert code(*roots, "--fail-if-worse", "mine:0.02")[0] == 4
-    assert "worse than allowed: mine" in code(*roots, "--fail-if-worse", "all:0.02")[1]
+    assert "is worse than allowed" in code(*roots, "--fail-if-worse", "all:0.02")[1]
     assert code(*roots[::-1], "--fail-if-worse", "all:0.02")[0] == 0
     assert code(*roots)[0] == 0
+    same = code(roots[0], roots[0], "--fail-if-worse", "all:0", "--undecided", "fail")
+    assert same[0] == 0 and "1 of 1 score is not worse than allowed" in same[1]
+    few = [tmp_path / "c", tmp_path / "d"]
+    for method, out in zip((gradient, negative), few, strict=True):
+        hp.evaluate(models[0], photos(4), [("mine", method)], ["sds"], out=out)
+    assert code(*few, "--fail-if-worse", "all:0")[0] == 0
+    assert code(*few, "--fail-if-worse", "all:0", "--undecided", "fail")[0] == 5
     for wrong in ("mine", "mine:", ":0.1", "mine:-1", "mine:nan", "mine:much"):
         exit_code, text = code(*roots, "--fail-if-worse", wrong)
         assert exit_code == 2 and "such as gradcam:0.02" in text

@@ -52,7 +52,7 @@ def test_means_and_ties_are_those_of_the_runs(runs):
         assert line["low"] <= line["mean"] <= line["high"]
     first, last = (scores[m, r] for m, r in lines[["method", "run"]].iloc[[0, -1]].to_numpy())
     p = ttest_rel(first, last.reindex(first.index)).pvalue
-    shared = set(lines["ties"].iloc[0]) & set(lines["ties"].iloc[-1])
+    shared = set(lines["letters"].iloc[0]) & set(lines["letters"].iloc[-1])
     assert shared or p < 0.05
 
 

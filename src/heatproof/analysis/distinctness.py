@@ -3,25 +3,44 @@
 A metric gives three curves for a method: of its map, of the map with attribution removed, and of
 the map with attribution introduced. The distance of the two nearest curves shows how well the
 metric distinguishes the three. A distance is never negative, and noise only raises it, so it has no
-interval around it: it is compared with how far apart the curves of one map on other samples are.
+interval around it. Instead, the two maps of an image are swapped at random: if the metric does not
+distinguish them, it is a matter of chance which curve an image contributes to, and swaps give
+distances as large as the one that was found. The metric distinguishes three maps if it does so for
+each pair of them: the largest p-value of the three counts, adjusted for all rows of a table by
+Holm's procedure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import combinations
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from heatproof.analysis.halves import half_samples
+from heatproof.analysis.families import LEVEL, holm
 from heatproof.analysis.hausdorff import hausdorff, least_distance
 from heatproof.runs.format import MethodFacts
+from heatproof.tensor.noise import generator
 
-SPLITS = 200  # of the samples into halves
+SWAPS = 199
+FEWEST_SWAPPED = 6  # images, below which no swap test can be significant
 CHANGES = ("remove", "introduce")  # transforms that change the values of a map on purpose
 
 
-Pair = tuple[np.ndarray, np.ndarray]  # two curves, (S, 2) each
+class Curve(Protocol):
+    """A metric's measurements on the maps of one method."""
+
+    @property
+    def samples(self) -> Sequence[str]:
+        """The N samples."""
+
+    @property
+    def measured(self) -> tuple[np.ndarray, ...]:
+        """What was measured on each sample, ``(N, …)`` each."""
+
+    def curve_of(self, measured: Sequence[np.ndarray]) -> np.ndarray:  # (S, 2)
+        """Compute the curve of some samples."""
 
 
 class Trio(NamedTuple):
@@ -44,20 +63,24 @@ class Distance(NamedTuple):
 
     Attributes:
         value: Distance of the two nearest curves of the trio.
-        chance: 95 % of random halves of the samples give two curves of the original map that are
-            nearer than this; nan for fewer than two samples. Two maps that differ by less could
-            do so by the choice of samples.
+        p: P-value of the pair that is distinguished worst, adjusted for the whole table; nan for
+            too few samples.
     """
 
     value: float
-    chance: float
+    p: float
+
+    @property
+    def distinct(self) -> bool:
+        """Whether all three curves differ significantly."""
+        return self.p <= LEVEL
 
 
-class Distinct(NamedTuple):
+class Distances(NamedTuple):
     """The distances of one metric: of every trio, their mean and their standard deviation."""
 
     each: list[Distance]
-    mean: Distance
+    mean: float
     spread: float
 
 
@@ -94,46 +117,61 @@ def trios(methods: Mapping[str, MethodFacts]) -> list[Trio]:
     return complete
 
 
-def distinct(
-    trios: Sequence[Trio], curves: Mapping[str, np.ndarray], halves: Mapping[str, Sequence[Pair]]
-) -> Distinct:
-    """Measure how well a metric distinguishes the maps of each trio.
+def distances(
+    trios: Sequence[Trio], metrics: Mapping[str, Mapping[str, Curve]]
+) -> dict[str, Distances]:
+    """Measure how well metrics distinguish the maps of each trio.
 
     Args:
         trios: The trios to compare.
-        curves: Curve of every map, ``(S, 2)``, by name.
-        halves: Pairs of curves of the original maps on halves of the samples, by name.
+        metrics: The curve of every map by name, for each metric.
 
     Returns:
-        The distances of each trio, their mean and their standard deviation.
+        The distances by metric.
     """
-    chance = {name: _chance(halves[name]) for name in {t.original for t in trios}}
-    each = [
-        Distance(least_distance([curves[name] for name in t.names]), chance[t.original])
-        for t in trios
+    worst = [
+        max(swap_p_value(metric[a], metric[b]) for a, b in combinations(trio.names, 2))
+        for metric in metrics.values()
+        for trio in trios
     ]
-    values = [d.value for d in each]
-    mean = Distance(float(np.mean(values)), float(np.mean([d.chance for d in each])))
-    return Distinct(each, mean, float(np.std(values, ddof=1)) if len(each) > 1 else np.nan)
+    adjusted = holm(np.array(worst)).reshape(len(metrics), len(trios))
+    found = {}
+    for (label, metric), p in zip(metrics.items(), adjusted, strict=True):
+        values = [least(trio, metric) for trio in trios]
+        spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+        each = [Distance(v, float(q)) for v, q in zip(values, p, strict=True)]
+        found[label] = Distances(each, float(np.mean(values)), spread)
+    return found
 
 
-def random_halves(samples: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Draw random halves of samples: indices of two sets without a common sample.
+def least(trio: Trio, metric: Mapping[str, Curve]) -> float:
+    """Return the distance of the two nearest curves of a trio."""
+    return least_distance([metric[m].curve_of(metric[m].measured) for m in trio.names])
 
-    Args:
-        samples: Number of samples.
+
+def swap_p_value(first: Curve, second: Curve) -> float:
+    """Test whether two curves differ, by swapping the maps of single samples.
 
     Returns:
-        ``SPLITS`` pairs; none for fewer than two samples.
+        The p-value; nan if they have fewer than `FEWEST_SWAPPED` samples in common.
     """
-    if samples < 2:
-        return []
-    halves = np.concatenate(list(half_samples(samples, 2 * SPLITS)))
-    pairs = zip(halves[::2], halves[1::2], strict=True)
-    return [(np.flatnonzero(first), np.flatnonzero(second)) for first, second in pairs]
-
-
-def _chance(pairs: Sequence[Pair]) -> float:
-    if not pairs:
+    position = {sample: i for i, sample in enumerate(second.samples)}
+    both = [(i, position[s]) for i, s in enumerate(first.samples) if s in position]
+    if len(both) < FEWEST_SWAPPED:
         return np.nan
-    return float(np.quantile([hausdorff(a, b) for a, b in pairs], 0.95))
+    rows = np.array(both)
+    a = [values[rows[:, 0]] for values in first.measured]
+    b = [values[rows[:, 1]] for values in second.measured]
+    observed = hausdorff(first.curve_of(a), first.curve_of(b))
+    swaps = generator(0, "swaps", len(both)).random((SWAPS, len(both))) < 0.5
+    as_far = sum(_swapped_distance(first, a, b, swap) >= observed - 1e-12 for swap in swaps)
+    return (1 + as_far) / (1 + SWAPS)
+
+
+def _swapped_distance(
+    curve: Curve, a: Sequence[np.ndarray], b: Sequence[np.ndarray], swap: np.ndarray
+) -> float:
+    chosen = [swap.reshape(-1, *[1] * (values.ndim - 1)) for values in a]
+    swapped = [np.where(c, y, x) for c, x, y in zip(chosen, a, b, strict=True)]
+    other = [np.where(c, x, y) for c, x, y in zip(chosen, a, b, strict=True)]
+    return hausdorff(curve.curve_of(swapped), curve.curve_of(other))

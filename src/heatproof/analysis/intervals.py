@@ -16,6 +16,7 @@ of another statistic are all on one side of the estimate, the interval is extend
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -354,6 +355,75 @@ def rounded_for_sums(columns: np.ndarray, most: int) -> np.ndarray:
     unit = np.ldexp(1.0, np.maximum(exponent - MANTISSA, -1000))
     rounded: np.ndarray = np.rint(columns / unit) * unit
     return rounded
+
+
+def mean_ends(
+    values: np.ndarray,
+    draws: np.ndarray,
+    clusters: Sequence[object] | np.ndarray | None = None,
+    limits: tuple[float, float] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the 95 % intervals of the means of columns.
+
+    The ends are percentiles of draws. Where a score has limits and at least half of its values are
+    the same, as of one that is nearly always perfect, what is rare may not have been seen yet, and
+    percentiles are too narrow, or have no width at all. There an end is moved to that of the
+    interval of Clopper and Pearson (1934) for how often other values occur, as if each were at the
+    limit. It is exact for scores of 0 and 1.
+
+    Args:
+        values: Values ``(N, M)``; those that are not finite are left out.
+        draws: Draws of the means, ``(R, M)``.
+        clusters: What rows belong together, ``(N,)``; by default each is alone.
+        limits: Lowest and highest possible value; None if there are none.
+
+    Returns:
+        Lower and upper ends, ``(M,)`` each; nan for columns without draws.
+    """
+    number, members, _ = numbered(len(values), clusters)
+    ends = np.full((2, values.shape[1]), np.nan)
+    for column, (scores, drawn) in enumerate(zip(values.T, draws.T, strict=True)):
+        finite = np.isfinite(scores)
+        if not finite.any():
+            continue
+        estimate = Estimate.of(float(scores[finite].mean()), drawn)
+        ends[:, column] = estimate[1:]
+        if limits is None or np.isnan(estimate.low):
+            continue
+        counts = np.bincount(members[finite], minlength=number)
+        means = np.bincount(members[finite], scores[finite], number)[counts > 0]
+        low, high = _rare_ends(means / counts[counts > 0], limits)
+        ends[:, column] = min(estimate.low, low), max(estimate.high, high)
+    return ends[0], ends[1]
+
+
+def _rare_ends(values: np.ndarray, limits: tuple[float, float]) -> tuple[float, float]:
+    """Return where values that are rare, or were not seen, could move a mean: down and up.
+
+    Returns:
+        Infinities, which move no end, if fewer than half of the values are the same.
+    """
+    from scipy.special import betaincinv  # slow to import
+
+    lowest, highest = limits
+    equal = 1e-6 * (highest - lowest)
+    usual = float(np.median(values))
+    if np.mean(np.abs(values - usual) <= equal) < 0.5:
+        return math.inf, -math.inf
+    count = len(values)
+
+    def further(room: float, seen: np.ndarray) -> float:
+        """Return by how much more than was seen values on one side could move the mean."""
+        if room <= equal:
+            return 0.0
+        rare = float(seen.clip(0).sum() / room)
+        most = float(betaincinv(rare + 1, max(count - rare, 1e-9), TAILS[1]))
+        return room * (most - rare / count)
+
+    mean = float(values.mean())
+    below = further(usual - lowest, usual - values)
+    above = further(highest - usual, values - usual)
+    return mean - below, mean + above
 
 
 def range_of(protocol: str) -> tuple[float, float] | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from heatproof.analysis import soundness
-from heatproof.analysis.distinctness import Pair, random_halves
 from heatproof.analysis.paired_differences import table
 from heatproof.protocols.soundness import Soundness
 from heatproof.runs.format import ProtocolFacts, TensorKey
@@ -31,17 +31,18 @@ class MetricCurves(NamedTuple):
     samples: list[str]  # (N,) that have a score
 
     @property
-    def xy(self) -> np.ndarray:  # (S, 2)
-        """Return the mean curve."""
-        return np.stack([self.positions, self.values.mean(0)], 1)
+    def measured(self) -> tuple[np.ndarray, ...]:
+        """The values of each sample."""
+        return (self.values,)
 
-    def halves(self) -> list[Pair]:
-        """Return pairs of mean curves on random halves of the samples."""
-        means = (
-            [np.stack([self.positions, self.values[rows].mean(0)], 1) for rows in pair]
-            for pair in random_halves(len(self.values))
-        )
-        return [(a, b) for a, b in means]
+    def curve_of(self, measured: Sequence[np.ndarray]) -> np.ndarray:  # (S, 2)
+        """Compute the mean curve of some samples."""
+        return np.stack([self.positions, measured[0].mean(0)], 1)
+
+    @property
+    def xy(self) -> np.ndarray:  # (S, 2)
+        """The mean curve."""
+        return self.curve_of(self.measured)
 
 
 class SoundnessCurves(NamedTuple):
@@ -55,32 +56,29 @@ class SoundnessCurves(NamedTuple):
         return self.part.samples
 
     @property
+    def measured(self) -> tuple[np.ndarray, ...]:
+        """Scores and masses of each sample."""
+        return self.part.curves["score"].numpy(), self.part.curves["mass"].numpy()
+
+    def curve_of(self, measured: Sequence[np.ndarray]) -> np.ndarray:  # (S, 2)
+        """Compute soundness over accuracy, or over the mean score, with the samples' decisions."""
+        score, mass = measured
+        return soundness.points(self._protocol, score, mass).xy
+
+    @property
     def xy(self) -> np.ndarray:  # (S, 2)
-        """Return soundness over accuracy, or over the mean score."""
-        return soundness.points(self._protocol, *self._curves).xy
+        """Soundness over accuracy, or over the mean score."""
+        return self.curve_of(self.measured)
 
     @property
     def highest(self) -> float:
         """Return the highest accuracy, or mean score, that is reached."""
         return float(np.nanmax(self.xy[:, 0]))
 
-    def halves(self) -> list[Pair]:
-        """Return pairs of curves on random halves of the samples, each with its own decisions."""
-        score, mass = self._curves
-        curves = (
-            [soundness.points(self._protocol, score[rows], mass[rows]).xy for rows in pair]
-            for pair in random_halves(len(score))
-        )
-        return [(a, b) for a, b in curves]
-
     @property
     def _protocol(self) -> Soundness:
         assert isinstance(self.part.protocol, Soundness)
         return self.part.protocol
-
-    @property
-    def _curves(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.part.curves["score"].numpy(), self.part.curves["mass"].numpy()
 
 
 Metric = dict[str, MetricCurves] | dict[str, SoundnessCurves]  # by method

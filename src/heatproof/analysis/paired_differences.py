@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
+from heatproof.analysis.families import LEVEL, Family, draw_family, flip_family
 from heatproof.analysis.intervals import (
     GROUP,
     MOST_CLUSTERS,
     AggregateDraws,
     Estimate,
     clusters_of,
+    numbered,
 )
+from heatproof.analysis.rank_intervals import TIE
 from heatproof.analysis.ranks import Key
-from heatproof.analysis.significance import clustered_t_test, drawn_p_value, holm
 from heatproof.analysis.tables import score_table
+
+FEWEST_VALUES = 3  # different ones of a score, for equal scores of two runs to be no chance
 
 
 def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
@@ -61,10 +65,10 @@ def gap(
     return Estimate.mean(difference[finite], labels), len(both)
 
 
-def gaps(
+def family_of_gaps(
     first: pd.DataFrame, second: pd.DataFrame, clusters: Mapping[str, str] | None = None
-) -> list[tuple[Estimate, int]]:
-    """Estimate the paired differences of the columns of two tables, as `gap` does one by one.
+) -> Family:
+    """Test the paired differences of the columns of two tables as one family.
 
     Args:
         first: Scores, samples down.
@@ -72,19 +76,34 @@ def gaps(
         clusters: The cluster of each sample; by default samples are independent.
 
     Returns:
-        The mean of each column of ``first`` minus that of ``second`` over the samples that both
-        have, and their number.
+        The columns of ``first`` minus those of ``second``, over the samples that both have.
     """
-    if not first.index.equals(second.index):
-        both = first.index.intersection(second.index, sort=False)
-        first = first.loc[both]
-        second = second.loc[both]
-    differences = first.to_numpy(float) - second.to_numpy(float)
-    counts = np.isfinite(differences).sum(0).tolist()
-    labels = None
-    if clusters or len(differences) <= MOST_CLUSTERS:  # more are put together at random
-        labels = [(clusters or {}).get(sample, sample) for sample in first.index]
-    return list(zip(Estimate.means(differences, labels), counts, strict=True))
+    both = first.index.intersection(second.index, sort=False)
+    differences = first.loc[both].to_numpy(float) - second.loc[both].to_numpy(float)
+    labels = np.array([(clusters or {}).get(sample, sample) for sample in both], dtype=object)
+    return family_of_columns(differences, labels)
+
+
+def family_of_columns(
+    differences: np.ndarray, clusters: np.ndarray, shift: np.ndarray | float = 0.0
+) -> Family:
+    """Test columns of differences as one family.
+
+    Args:
+        differences: Differences ``(N, K)``; not finite where there is none.
+        clusters: The cluster of each row, ``(N,)``.
+        shift: The true differences to test for, ``(K,)`` or one for all.
+    """
+    number, members, _ = numbered(len(differences), clusters)
+    finite = np.isfinite(differences)
+    shifted = np.where(finite, differences - shift, 0)
+    totals = [np.bincount(members, column, number) for column in shifted.T]
+    present = [np.bincount(members, column, number) > 0 for column in finite.T]
+    if not totals:
+        return Family(*(np.empty(0) for _ in range(5)))
+    counts = np.stack(present, 1).sum(0)
+    scale = float(np.abs(differences[finite]).max(initial=0.0))
+    return flip_family(np.stack(totals, 1), finite.sum(0), counts, shift, TIE * scale)
 
 
 def method_differences(
@@ -114,68 +133,6 @@ def method_differences(
     return pd.DataFrame(lines, columns=[*GROUP, "difference", "low", "high", "n"])
 
 
-def run_differences(
-    a: pd.DataFrame,
-    b: pd.DataFrame,
-    a_draws: AggregateDraws,
-    b_draws: AggregateDraws,
-) -> pd.DataFrame:
-    """Estimate the paired differences of two runs over the samples that both have.
-
-    Where scores are aggregated over all samples, they depend on which samples there are: without
-    the same samples in both runs, there is no difference, and ``n`` is 0.
-
-    Args:
-        a: The scores of a run.
-        b: The scores of the run that the first is subtracted from.
-        a_draws: Draws of protocols that aggregate over all samples, of the first run.
-        b_draws: The same of the second run.
-
-    Returns:
-        One line per model, protocol, setting, baseline and method that both runs have: the means of
-        both over the common samples, ``difference`` (the second minus the first), ``low`` and
-        ``high`` (95 % interval), ``p`` of a paired t-test, by Holm's procedure adjusted for all
-        methods of a model and setting, and ``n``.
-    """
-    keys = [*GROUP, "method"]
-    groups_b = dict(iter(b.groupby(keys, sort=False)))
-    lines = []
-    for key, of_a in a.groupby(keys, sort=False):
-        if key not in groups_b:
-            continue
-        of_b = groups_b[key]
-        first, second = (part.set_index("sample")["value"] for part in (of_a, of_b))
-        clusters = dict(zip(of_a["sample"], clusters_of(of_a, of_a["sample"]), strict=True))
-        drawn = b_draws.get(key), a_draws.get(key)
-        aggregated = drawn[0] is not None or drawn[1] is not None
-        if aggregated and set(first.dropna().index) != set(second.dropna().index):
-            lines.append((*key, *[np.nan] * 6, 0))
-            continue
-        found, n = _difference(second, first, clusters, drawn[0], drawn[1])
-        common = pd.concat([first, second], axis=1, join="inner").dropna()
-        together = [clusters[sample] for sample in common.index]
-        differences = common.to_numpy(float) @ np.array([-1.0, 1.0])
-        p = _p_value(found.value, differences, together, drawn)
-        lines.append((*key, *common.mean(), *found, p, n))
-    columns = [*keys, "a", "b", "difference", "low", "high", "p", "n"]
-    frame = pd.DataFrame(lines, columns=columns)
-    for _, of_setting in frame.groupby(GROUP, sort=False):
-        frame.loc[of_setting.index, "p"] = holm(of_setting["p"].to_numpy(float))
-    return frame
-
-
-def _p_value(
-    value: float,
-    differences: np.ndarray,
-    clusters: Sequence[str],
-    drawn: tuple[np.ndarray | None, np.ndarray | None],
-) -> float:
-    """Return the p-value of paired differences; from draws where scores are aggregated."""
-    if drawn[0] is None or drawn[1] is None:
-        return clustered_t_test(differences, clusters)[2]
-    return drawn_p_value(value, drawn[0] - drawn[1], len(set(clusters)))
-
-
 def _difference(
     first: pd.Series,
     second: pd.Series,
@@ -189,3 +146,117 @@ def _difference(
         return found, n
     value = float(first.mean() - second.mean())
     return Estimate.of(value, first_draws - second_draws), n
+
+
+def run_differences(
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    a_draws: AggregateDraws,
+    b_draws: AggregateDraws,
+    signs: Mapping[str, int] | None = None,
+    allowed: Mapping[str, float] | None = None,
+) -> pd.DataFrame:
+    """Estimate the paired differences of two runs over the samples that both have.
+
+    All lines are one family: p-values are adjusted for all of them, and their intervals hold
+    together. Where scores are aggregated over all samples, they depend on which samples there are:
+    without the same samples in both runs, there is no difference, and ``n`` is 0.
+
+    Args:
+        a: The scores of a run.
+        b: The scores of the run that the first is subtracted from.
+        a_draws: Draws of protocols that aggregate over all samples, of the first run.
+        b_draws: The same of the second run.
+        signs: 1 for protocols whose higher scores are better, -1 for others; by default 1.
+        allowed: By how much the scores of methods may be worse, for the column ``outcome``; methods
+            without an entry are left out. By default all are compared, and none may be worse.
+
+    Returns:
+        One line per model, protocol, setting, baseline and method that both runs have: the means of
+        both over the common samples, ``difference`` (the second minus the first), ``low`` and
+        ``high`` (intervals that hold together), ``p`` adjusted for all lines, ``n``, ``outcome``
+        (``worse`` than allowed, ``kept`` or ``undecided``) and ``needed``, how many images would
+        decide it in four of five data sets if the difference is the true one.
+    """
+    keys = [*GROUP, "method"]
+    groups_b = dict(iter(b.groupby(keys, sort=False)))
+    lines: list[tuple[object, ...]] = []
+    columns: dict[int, pd.Series] = {}
+    drawn: dict[int, np.ndarray] = {}
+    clusters: dict[str, str] = {}
+    for key, of_a in a.groupby(keys, sort=False):
+        if key not in groups_b or (allowed is not None and key[-1] not in allowed):
+            continue
+        first, second = (part.set_index("sample")["value"] for part in (of_a, groups_b[key]))
+        clusters |= dict(zip(of_a["sample"], clusters_of(of_a, of_a["sample"]), strict=True))
+        common = pd.concat([first, second], axis=1, join="inner").dropna()
+        means = (np.nan, np.nan, 0)
+        own = a_draws.get(key), b_draws.get(key)
+        if own[0] is not None and own[1] is not None:
+            if set(first.dropna().index) == set(second.dropna().index):
+                drawn[len(lines)] = own[1] - own[0]
+                means = (*common.mean(), len(common))
+        elif len(common):
+            columns[len(lines)] = common.iloc[:, 1] - common.iloc[:, 0]
+            means = (*common.mean(), len(common))
+        lines.append((*key, *means, common.nunique().max()))
+    frame = pd.DataFrame(lines, columns=[*keys, "a", "b", "n", "values"])
+    sign = np.array([(signs or {}).get(name, 1) for name in frame["protocol"]], dtype=float)
+    limits = np.array([(allowed or {}).get(method, 0.0) for method in frame["method"]])
+    tested = _tested(columns, drawn, frame, clusters, sign, limits)
+    order = [*keys, "a", "b", "difference", "low", "high", "p", "n", "outcome", "needed"]
+    return pd.concat([frame, tested], axis=1)[order]
+
+
+def _tested(
+    columns: Mapping[int, pd.Series],
+    drawn: Mapping[int, np.ndarray],
+    frame: pd.DataFrame,
+    clusters: Mapping[str, str],
+    sign: np.ndarray,
+    allowed: np.ndarray,
+) -> pd.DataFrame:
+    """Test the lines of a comparison; those of means by flips, aggregated ones by draws.
+
+    The two kinds are families of their own, each at half the level.
+    """
+    names = ["difference", "low", "high", "p", "outcome", "needed"]
+    found = pd.DataFrame(index=frame.index, columns=names, dtype=float)
+    found["outcome"] = "undecided"
+    both = 2 if columns and drawn else 1
+    families: list[tuple[list[int], Family, Family]] = []
+    if columns:
+        table = pd.concat(columns, axis=1)
+        values = table.to_numpy(float)
+        labels = np.array([clusters[str(sample)] for sample in table.index], dtype=object)
+        limit = -(sign * allowed)[list(columns)]
+        at_limit = family_of_columns(values, labels, limit)
+        families.append((list(columns), family_of_columns(values, labels), at_limit))
+    if drawn:
+        gaps = (frame["b"] - frame["a"]).to_numpy()[list(drawn)]
+        draws = np.stack(list(drawn.values()), 1)
+        counts = int(frame["n"].to_numpy()[list(drawn)].min())
+        limit = -(sign * allowed)[list(drawn)]
+        plain = draw_family(gaps, draws, counts, 0.0)
+        families.append((list(drawn), plain, draw_family(gaps - limit, draws - limit, counts, 0.0)))
+    for lines, family, at_limit in families:
+        low, high = family.intervals
+        # the same scores on every image, which scores of few values may have by chance
+        exact = ~(family.errors > 0) & (family.gaps == 0)
+        exact &= frame["values"].to_numpy()[lines] >= FEWEST_VALUES
+        low = np.where(exact, family.gaps, low)
+        high = np.where(exact, family.gaps, high)
+        found.loc[lines, "difference"] = family.gaps
+        found.loc[lines, "low"] = low
+        found.loc[lines, "high"] = high
+        found.loc[lines, "p"] = np.minimum(family.p * both, 1)
+        beyond = -sign[lines] * family.gaps - allowed[lines]  # by how much it is worse than allowed
+        decided = np.nan_to_num(at_limit.p * both, nan=1.0) <= LEVEL
+        decided |= exact
+        outcome = np.where(decided, np.where(beyond > 0, "worse", "kept"), "undecided")
+        found.loc[lines, "outcome"] = outcome
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = family.detectable(family.errors) / np.abs(beyond)
+        needed = np.ceil(family.counts * ratio**2)
+        found.loc[lines, "needed"] = np.where(np.isfinite(needed), needed, np.inf)
+    return found

@@ -1,14 +1,16 @@
 """A run beside the published numbers of a paper.
 
-A number is *reproduced* if the published value lies in the run's 95 % interval, widened by half of
-the last printed digit, and *differs* if it does not. Where the model's name or the protocol's
-settings are not the paper's, the two are *not comparable*: they are shown side by side, with the
-rank correlation over the methods, and no verdict. A method with other settings than the paper's is
-not shown. Whether weights and images are those of the paper, a run cannot know; the data of both
-are named.
+A number is *reproduced* if the interval of its difference from the published one lies within a
+margin, `MARGIN` of the range of scores; it *differs* if that interval excludes zero and is not
+within the margin; otherwise it is *undecided*, with the number of images that would decide. The
+intervals of all numbers of a table hold together, and include the sampling error of the paper: that
+of a mean over as many images as the paper had. Absence of evidence is no reproduction.
 
-A number without an interval, such as a distance of curves, is reproduced if it has the published
-digits, and otherwise not comparable.
+The two are *not comparable* where protocol, method, network or data are not the paper's, as far as
+a run can tell: a network must have been opened under the paper's name with trained weights, or its
+user says that it is the paper's (``same_as``), and the data must not be another data set. They are
+then shown side by side, with the rank correlation over the methods, and no verdict. A method with
+other settings than the paper's is not shown.
 
 A statistic over methods, such as the agreement of rankings under several baselines or a distance of
 curves, is compared on any network of the same kind; an accuracy only on the network itself.
@@ -17,19 +19,21 @@ curves, is compared on any network of the same kind; an accuracy only on the net
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 import numpy as np
 import pandas as pd
 import yaml
 
-from heatproof.analysis import paired_differences
+from heatproof.analysis import paired_differences, wording
 from heatproof.analysis.accuracy import proportion, readings
-from heatproof.analysis.distinctness import Trio, distinct, trios
+from heatproof.analysis.distinctness import Trio, least, trios
+from heatproof.analysis.families import LEVEL
 from heatproof.analysis.intervals import (
     RESAMPLES,
     Estimate,
@@ -53,9 +57,9 @@ from heatproof.runs.format import LOGITS, ProtocolFacts, TaskFacts, TensorKey
 from heatproof.tensor.filters import scaled_odd
 
 PREFIX = "published:"
-REPRODUCED = "reproduced"
-DIFFERS = "differs"
-NOT_COMPARABLE = "not comparable"
+NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan)
+MARGIN = 0.05  # of the range of a score, or of the published value if there is no range
+EMBEDDED = ("paperbirds", "cifar10", "cifar100", "funnybirds")  # data sets that are known by name
 CORRELATION = "correlation with "
 AGREEMENT = "agreement over baselines"
 LEAST_DISTANCE = "least distance"
@@ -77,6 +81,12 @@ class Entry:
     value: float
     digits: int
     paper: str = ""
+    spread: float = math.nan  # printed beside the value as ±
+
+    @property
+    def rounding(self) -> float:
+        """Half of the last printed digit."""
+        return 0.5 * 10**-self.digits
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,7 @@ class PublishedTable:
         title: What it shows.
         data: What it was measured on.
         study: The study that has its numbers.
+        images: How many images or maps a number is a mean over.
         entries: Its numbers.
     """
 
@@ -95,6 +106,7 @@ class PublishedTable:
     title: str
     data: str
     study: str
+    images: int
     entries: tuple[Entry, ...]
 
 
@@ -106,20 +118,68 @@ class Line:
         entry: The published number.
         model: The model of the run.
         found: The run's number; nan if it has none.
-        verdict: ``reproduced``, ``differs`` or ``not comparable``.
+        images: How many images or maps it is a mean over; 0 if it is none.
+        range: Lowest and highest possible value; None if there are none.
         reason: Why it is not comparable; empty if it is.
+        difference: The run's number minus the published one, with an interval that holds for all
+            comparable numbers of the table together.
+        verdict: ``reproduced``, ``differs``, ``undecided`` or ``not comparable``.
+        needed: How many images would decide it, if it is undecided; infinity if that is not known.
     """
 
     entry: Entry
     model: str
     found: Estimate
-    verdict: str
+    images: int
+    range: tuple[float, float] | None
     reason: str
+    difference: Estimate = NO_ESTIMATE
+    verdict: str = wording.NOT_COMPARABLE
+    needed: float = math.inf
 
     @property
-    def difference(self) -> Estimate:
-        """The run's number minus the published one."""
-        return Estimate(*(end - self.entry.value for end in self.found))
+    def margin(self) -> float:
+        """How far a reproduced number may be off."""
+        if self.range is None:
+            return MARGIN * abs(self.entry.value)
+        return MARGIN * (self.range[1] - self.range[0])
+
+    def judged(self, numbers: int, images: int) -> Line:
+        """Decide whether the number is reproduced.
+
+        Args:
+            numbers: How many comparable numbers the table has.
+            images: How many images the paper had.
+        """
+        value, low, high = self.found
+        gap = value - self.entry.value
+        difference = Estimate(gap, math.nan, math.nan)
+        if self.reason:
+            return replace(self, difference=difference)
+        if not math.isfinite(low):
+            return replace(self, difference=difference, verdict=wording.UNDECIDED)
+        # for all numbers together, and with the error of the paper's own sample
+        wider = _joint_quantile(numbers) * math.sqrt(1 + (self.images or images) / images)
+        below = wider * (value - low) + self.entry.rounding
+        above = wider * (high - value) + self.entry.rounding
+        difference = Estimate(gap, gap - below, gap + above)
+        inside = max(abs(difference.low), abs(difference.high)) <= self.margin
+        outside = difference.low > 0 or difference.high < 0
+        verdict = wording.UNDECIDED
+        if inside or outside:
+            verdict = wording.REPRODUCED if inside else wording.DIFFERS
+        room = abs(self.margin - abs(gap)) - self.entry.rounding
+        half = wider * max(value - low, high - value)
+        needed = math.ceil(self.images * (half / room) ** 2) if room > 0 else math.inf
+        return replace(self, difference=difference, verdict=verdict, needed=needed or math.inf)
+
+
+@cache
+def _joint_quantile(numbers: int) -> float:
+    """Return by how much intervals are widened to hold together for several numbers."""
+    from scipy.special import ndtri  # slow to import
+
+    return float(ndtri(1 - LEVEL / (2 * max(1, numbers))) / ndtri(1 - LEVEL / 2))
 
 
 @dataclass(frozen=True)
@@ -132,12 +192,14 @@ class Comparison:
         correlations: By model and protocol, the rank correlation of the run's methods with the
             published ones, and the number of methods.
         missing: Why the run lacks the other numbers, and how many for each reason.
+        same_as: Models that the user says are the paper's, and the paper's names of these.
     """
 
     table: PublishedTable
     lines: list[Line]
     correlations: dict[tuple[str, str], tuple[Estimate, int]]
     missing: dict[str, int]
+    same_as: dict[str, str] = field(default_factory=dict)
 
 
 @cache
@@ -157,6 +219,7 @@ def published_tables() -> dict[str, PublishedTable]:
                     value=float(line["value"]),
                     digits=int(line["digits"]),
                     paper=path.parent.name,
+                    spread=float(line.get("spread") or math.nan),
                 )
                 entries[f"{path.parent.name}/{line['table']}"].append(entry)
     return {
@@ -173,17 +236,20 @@ def published_table(name: str) -> PublishedTable:
     return tables[name]
 
 
-def compare_published(run: RunStatistics, table: PublishedTable) -> Comparison:
+def compare_published(
+    run: RunStatistics, table: PublishedTable, same_as: Mapping[str, str] | None = None
+) -> Comparison:
     """Set a run beside a published table.
 
     Args:
         run: The run.
         table: The published table.
+        same_as: Models of the run that are networks of the paper, and the paper's names of these.
 
     Raises:
         HeatproofError: If the run has none of its numbers.
     """
-    found = _RunBesidePrint(run).compare(table)
+    found = _RunBesidePrint(run, same_as).compare(table)
     if not found.lines:
         raise HeatproofError(
             f"{run.store.name} has no number of {table.name}: {'; '.join(found.missing)}; "
@@ -226,8 +292,9 @@ class _Missing(Exception):
 class _RunBesidePrint:
     """The numbers of a run that papers have printed as well."""
 
-    def __init__(self, run: RunStatistics):
+    def __init__(self, run: RunStatistics, same_as: Mapping[str, str] | None = None):
         self.run = run
+        self.same_as = dict(same_as or {})
         self.store = run.store
         self.plan = run.plan
         self.rows = run.rows
@@ -242,7 +309,9 @@ class _RunBesidePrint:
                 lines.append(self.line(entry))
             except _Missing as reason:
                 missing[str(reason)] += 1
-        return Comparison(table, lines, self._correlations(lines), dict(missing))
+        comparable = sum(not line.reason for line in lines)
+        judged = [line.judged(comparable, table.images) for line in lines]
+        return Comparison(table, judged, self._correlations(judged), dict(missing), self.same_as)
 
     @cached_property
     def standings(self) -> dict[str, Standings]:
@@ -274,23 +343,52 @@ class _RunBesidePrint:
         found = next(quantities)(self, model, protocol, method, entry)
         if found is None:
             raise _Missing(_needs(entry))
-        reasons = []
-        if model != entry.model:
-            reasons.append(f"the model is {model}, not {entry.model}")
+        reasons = self._other_network(model, entry.model)
         if not exact:
             reasons.append(_other_protocol(protocol.canonical, wanted.canonical))
         if entry.quantity == AGREEMENT:
             reasons += self._other_settings(protocol, entry.paper)
         if entry.quantity == LEAST_DISTANCE:
             reasons += self._other_trios(entry.paper)
-        margin = 0.5 * 10**-entry.digits
-        if not reasons and np.isnan(found.low) and abs(found.value - entry.value) > margin:
-            reasons.append(f"the run's {entry.quantity} has no interval")
-        if reasons:
-            return Line(entry, model, found, NOT_COMPARABLE, "; ".join(reasons))
-        low, high = np.nan_to_num(found[1:], nan=found.value)
-        inside = low - margin <= entry.value <= high + margin
-        return Line(entry, model, found, REPRODUCED if inside else DIFFERS, "")
+        of_score = entry.quantity.startswith("score")
+        limits = protocol.range if of_score else (0.0, 1.0)
+        images = self._images(model, protocol.key, method)
+        return Line(entry, model, found, images, limits, "; ".join(reasons))
+
+    def _images(self, model: str, key: Key, method: str) -> int:
+        """Return how many scores a mean is over."""
+        summary = self.run.summary_frame
+        same = (summary["model"] == model) & (summary["method"] == method)
+        for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
+            same &= summary[column] == value
+        counts = summary.loc[same, "n"]
+        return int(counts.iloc[0]) if len(counts) else self.run.counts.independent
+
+    def _other_network(self, model: str, wanted: str) -> list[str]:
+        """Return why a model and its data may not be those of the paper."""
+        reasons = []
+        if self.same_as.get(model, model) != wanted:
+            reasons.append(f"the model is {model}, not {wanted}")
+        elif model not in self.same_as and not self._is_loaded(model):
+            reasons.append(
+                f"whether {model} has the paper's weights is not known; --as {wanted} says so"
+            )
+        data = str(self.run.provenance.spec.get("data", {}).get("name") or "")
+        name = data.rpartition(":")[2] if data.startswith("watermark") else data.partition(":")[0]
+        if name in EMBEDDED and not wanted.startswith((name, "cifar")):
+            reasons.append(f"the images are of {name}")
+        return reasons
+
+    def _is_loaded(self, model: str) -> bool:
+        """Return whether a spec opened a model by its name, with trained weights."""
+        spec = self.run.provenance.spec
+        if "version" not in spec:  # made of objects in Python, which may have any name
+            return False
+        for entry in spec.get("models", []):
+            named = {"name": entry} if isinstance(entry, str) else dict(entry)
+            if named.get("name") == model and named.get("as") in (None, model):
+                return named.get("weights") != "random"
+        return False
 
     def _other_settings(self, protocol: ProtocolFacts, paper: str) -> list[str]:
         """Return how baselines and methods differ from those of a paper's study."""
@@ -320,8 +418,9 @@ class _RunBesidePrint:
 
     def _model(self, name: str) -> str | None:
         """Return the model of the run with a name, or else one of the same family."""
-        if name in self.models:
-            return name
+        said = [m for m, paper in self.same_as.items() if paper == name and m in self.models]
+        if said or name in self.models:
+            return said[0] if said else name
         family = _family(name)
         alike = [m for m in self.models if _family(m) == family]
         return alike[0] if alike else None
@@ -542,9 +641,7 @@ def _least_distance(
     compared = [trio for trio in run.trios if all(name in curves for name in trio.names)]
     if not compared:
         return None
-    points = {name: curve.xy for name, curve in curves.items()}
-    found = distinct(compared, points, {trio.original: [] for trio in compared})
-    return Estimate(found.mean.value, np.nan, np.nan)
+    return Estimate(float(np.mean([least(trio, curves) for trio in compared])), np.nan, np.nan)
 
 
 Quantity = Callable[[_RunBesidePrint, str, ProtocolFacts, str, Entry], Estimate | None]

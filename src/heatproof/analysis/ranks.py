@@ -6,10 +6,9 @@ mean rank, however many settings it has, and where a method was run at several l
 ranked within a layer.
 
 A draw adds noise to every ranking, so drawn rankings agree less than the estimated ones, and these
-less than the true ones. Percentiles of draws therefore miss the truth where rankings agree well.
-Intervals of agreement extend to what the rankings would give if every rank were moved towards the
-mean rank of its method, by `REACH` of its standard errors; or away from it where rankings disagree
-(docs/statistics.md).
+less than the true ones: percentiles of draws miss the truth where rankings agree well. And settings
+on the same images share their errors, so that unrelated rankings seem to agree if images are few.
+`measure_agreement` says when an interval is given, and how far it reaches (docs/statistics.md).
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ import numpy as np
 import pandas as pd
 
 from heatproof.analysis.intervals import RESAMPLES, AggregateDraws, Estimate, RankedLayers
-from heatproof.analysis.rank_intervals import places, rank, rank_bounds, ranked_together
+from heatproof.analysis.rank_intervals import places
+from heatproof.analysis.settings import Key as Key
 from heatproof.analysis.settings import SettingScores, scored_settings
-from heatproof.protocols import PROTOCOLS
 from heatproof.runs.format import MethodFacts
 
-Key = tuple[str, str, str]  # protocol, setting, baseline
 REACH = 2  # standard errors by which ranks are moved
-WEAK = 0.2  # correlation that errors that settings share may cause among unrelated rankings
+LEAST_RELIABILITY = 0.8  # mean correlation of a ranking with its draws, for an interval
+NEARLY_ALL = 0.995  # of the draws
+MOST_COMPARED_DRAWS = 1000
 CONTROL = "control"  # the family of methods that do not depend on the model
 ALIASES = ("input", "middle", "final", "cam")  # of layers, in the order of preference
 
@@ -85,14 +85,13 @@ class Standings:
         methods: The methods.
         settings: Protocol, setting and baseline of each setting.
         means: Mean scores ``(S, M)``; nan for a method without a score.
-        ranks: Ranks ``(S, M)``.
+        ranks: Ranks ``(S, M)``; nan for a method that is not ranked.
         drawn_means: Mean scores in each draw, ``(S, R, M)``.
         drawn_ranks: Ranks in each draw, ``(S, R, M)``.
         layers: The layer within which each method is ranked; empty for one that is ranked with
             those of every layer.
+        scores: The scores under each setting.
         layer: The layer that these standings are restricted to, if `at` has returned them.
-        scores: The scores under each setting, which know the intervals of ranks; empty if they are
-            of other methods.
     """
 
     model: str
@@ -103,8 +102,8 @@ class Standings:
     drawn_means: np.ndarray
     drawn_ranks: np.ndarray
     layers: tuple[str, ...]
+    scores: tuple[SettingScores, ...]
     layer: str = ""
-    scores: tuple[SettingScores, ...] = ()
 
     @cached_property
     def by_layer(self) -> list[Standings]:
@@ -114,21 +113,14 @@ class Standings:
 
     def at(self, layer: str) -> Standings:
         """Return the standings of the methods at one layer, and of those without a layer."""
-        chosen = [i for i, name in enumerate(self.layers) if name in ("", layer)]
-        higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in self.settings]
-        means = self.means[:, chosen]
-        drawn = self.drawn_means[..., chosen]
-        return replace(
-            self,
-            methods=[self.methods[i] for i in chosen],
-            means=means,
-            ranks=np.stack([rank(m, h) for m, h in zip(means, higher, strict=True)]),
-            drawn_means=drawn,
-            drawn_ranks=_drawn_ranks(drawn, higher),
-            layers=tuple(self.layers[i] for i in chosen),
-            layer=layer,
-            scores=(),
-        )
+        names = zip(self.methods, self.layers, strict=True)
+        return replace(self.only([m for m, name in names if name in ("", layer)]), layer=layer)
+
+    def only(self, methods: Sequence[str]) -> Standings:
+        """Return the standings of some methods; which pairs differ stays as among all."""
+        layer_of = dict(zip(self.methods, self.layers, strict=True))
+        part = _standings_of_model(self.model, [scores.of(methods) for scores in self.scores])
+        return replace(part, layers=tuple(layer_of[m] for m in part.methods), layer=self.layer)
 
     def under(self, settings: Sequence[int]) -> Standings:
         """Return the standings under some of the settings, by their indices."""
@@ -140,25 +132,19 @@ class Standings:
             ranks=self.ranks[chosen],
             drawn_means=self.drawn_means[chosen],
             drawn_ranks=self.drawn_ranks[chosen],
-            scores=tuple(self.scores[s] for s in chosen) if self.scores else (),
+            scores=tuple(self.scores[s] for s in chosen),
         )
 
     @cached_property
-    def rank_intervals(self) -> np.ndarray:  # (2, S, M)
-        """Lower and upper ends of the 95 % intervals of the ranks."""
-        if self.scores:
-            ends = np.full((2, *self.means.shape), np.nan)
-            for s, scores in enumerate(self.scores):
-                ends[:, s, [self.methods.index(m) for m in scores.methods]] = scores.rank_ends
-            return ends
-        together = ranked_together(self.layers) if not self.layer else None
-        bounds = [
-            rank_bounds(means, drawn, PROTOCOLS[protocol].cls.higher_is_better, together)
-            for means, drawn, (protocol, _, _) in zip(
-                self.means, self.drawn_means, self.settings, strict=True
-            )
-        ]
-        return np.stack(bounds, 1)
+    def applies(self) -> np.ndarray:  # (S,)
+        """Whether a setting ranks at least half of the methods that any setting ranks, and two.
+
+        The others have no weight in a mean rank: a setting that does not apply costs itself alone.
+        """
+        ranked = np.isfinite(self.ranks)
+        counts = ranked.sum(1)
+        least = max(2, ranked.any(0).sum() / 2)
+        return counts >= (least if (counts >= least).any() else 1)
 
     @cached_property
     def weights(self) -> np.ndarray:  # (S,)
@@ -166,22 +152,28 @@ class Standings:
 
         They are whole numbers, so that means of ranks have no rounding errors that untie them.
         """
-        settings = Counter(protocol for protocol, _, _ in self.settings)
-        multiple = math.lcm(*settings.values())
-        return np.array([multiple // settings[protocol] for protocol, _, _ in self.settings])
+        used = [key[0] for key, applies in zip(self.settings, self.applies, strict=True) if applies]
+        count = Counter(used)
+        multiple = math.lcm(*count.values())
+        weights = [multiple // count[key[0]] if count[key[0]] else 0 for key in self.settings]
+        return np.array(weights) * self.applies
 
     @cached_property
     def mean_ranks(self) -> np.ndarray:  # (M,)
-        """Mean ranks over settings and protocols; nan for a method that lacks one of the scores."""
-        return self._weighted_mean(self.ranks)
+        """Mean ranks over the settings that apply; nan for a method that one does not rank."""
+        return self.weighted_mean(self.ranks)
 
     @cached_property
     def drawn_mean_ranks(self) -> np.ndarray:  # (R, M)
-        """Mean ranks over settings and protocols, in each draw."""
-        return self._weighted_mean(self.drawn_ranks)
+        """Mean ranks over the settings that apply, in each draw."""
+        return self.weighted_mean(self.drawn_ranks)
 
-    def _weighted_mean(self, values: np.ndarray) -> np.ndarray:  # (S, ...) -> (...)
-        return np.tensordot(self.weights.astype(float), values, 1) / self.weights.sum()
+    def weighted_mean(self, values: np.ndarray) -> np.ndarray:  # (S, ...) -> (...)
+        """Average over the settings that apply, then over protocols."""
+        if not self.weights.any():
+            return np.full(values.shape[1:], np.nan)
+        used = np.flatnonzero(self.weights)
+        return np.tensordot(self.weights[used].astype(float), values[used], 1) / self.weights.sum()
 
     @cached_property
     def order(self) -> list[str]:
@@ -189,10 +181,8 @@ class Standings:
 
         If methods are ranked within layers, those of several layers alternate.
         """
-        higher = np.array(
-            [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in self.settings]
-        )
-        scores = self._weighted_mean(self.means * np.where(higher, 1, -1)[:, None])
+        signs = np.array([1 if scores.higher_is_better else -1 for scores in self.scores])
+        scores = self.weighted_mean(self.means * signs[:, None])
         ranked = [i for i in range(len(self.methods)) if np.isfinite(self.mean_ranks[i])]
         return [
             self.methods[i] for i in sorted(ranked, key=lambda i: (self.mean_ranks[i], -scores[i]))
@@ -200,87 +190,25 @@ class Standings:
 
     def score(self, setting: int, method: str) -> Estimate:
         """Estimate the mean score of a method under one setting."""
-        i = self.methods.index(method)
-        return Estimate.of(self.means[setting, i], self.drawn_means[setting, :, i])
-
-    def mean_score(self, method: str) -> Estimate | None:
-        """Estimate the mean score over the settings; None if they are of several protocols."""
-        if not self.one_protocol:
-            return None
-        i = self.methods.index(method)
-        return Estimate.of(self.means[:, i].mean(), self.drawn_means[:, :, i].mean(0))
+        scores = self.scores[setting]
+        if method not in scores.methods:
+            return Estimate(np.nan, np.nan, np.nan)
+        i = scores.methods.index(method)
+        return Estimate(float(scores.means[i]), *map(float, scores.ends[:, i]))
 
     @property
     def one_protocol(self) -> bool:
         """Whether all settings are of the same protocol, so that scores can be averaged."""
         return len({protocol for protocol, _, _ in self.settings}) == 1
 
-    def mean_rank(self, method: str) -> Estimate:
-        """Estimate the mean rank of a method over the settings.
-
-        The interval is the mean of the intervals under the settings, which is exact for one setting
-        and too wide for several that do not err in the same direction.
-        """
-        i = self.methods.index(method)
-        low, high = (self._weighted_mean(ends) for ends in self.rank_intervals)
-        return Estimate(float(self.mean_ranks[i]), float(low[i]), float(high[i]))
-
-    def rank_gap(self, better: str, other: str) -> Estimate:
-        """Estimate how many ranks ``other`` is behind ``better``, on average over the settings."""
-        i = self.methods.index(better)
-        j = self.methods.index(other)
-        return Estimate.of(
-            self.mean_ranks[j] - self.mean_ranks[i],
-            self.drawn_mean_ranks[:, j] - self.drawn_mean_ranks[:, i],
-        )
-
-    def score_gap(self, better: str, other: str) -> Estimate | None:
-        """Estimate the mean score of ``better`` minus that of ``other``.
-
-        Returns:
-            The difference, or None if the settings are of several protocols.
-        """
+    def mean_score(self, method: str) -> Estimate | None:
+        """Estimate the mean score over the settings; None if they are of several protocols."""
         if not self.one_protocol:
             return None
-        i = self.methods.index(better)
-        j = self.methods.index(other)
-        gap = self.means[:, i] - self.means[:, j]
-        drawn = self.drawn_means[:, :, i] - self.drawn_means[:, :, j]
-        return Estimate.of(gap.mean(), drawn.mean(0))
-
-    def significantly_better(self, setting: int, method: str, among: Sequence[str]) -> list[str]:
-        """Return which methods are significantly better than a method under one setting.
-
-        Args:
-            setting: Index of the setting.
-            method: The method to compare with.
-            among: The methods to consider.
-
-        Returns:
-            The better methods, best first.
-        """
-        ranks = self.ranks[setting]
-        drawn = self.drawn_ranks[setting]
-        compared = self.methods.index(method)
-        better = []
-        for other in among:
-            i = self.methods.index(other)
-            gap = Estimate.of(ranks[compared] - ranks[i], drawn[:, compared] - drawn[:, i])
-            if other != method and gap.low > 0:
-                better.append(other)
-        return sorted(better, key=lambda m: float(ranks[self.methods.index(m)]))
-
-    def first_fraction(self, method: str, among: Sequence[str]) -> float:
-        """Return the fraction of draws in which a method has the best mean rank, alone or tied.
-
-        Args:
-            method: The method.
-            among: The methods to compare, including ``method``.
-        """
-        drawn = self.drawn_mean_ranks[:, [self.methods.index(m) for m in among]]
-        with np.errstate(invalid="ignore"):
-            best = np.where(np.isfinite(drawn), drawn, np.inf).min(1)
-            return float(np.mean(drawn[:, list(among).index(method)] <= best))
+        if len(self.settings) == 1:
+            return self.score(0, method)
+        i = self.methods.index(method)
+        return Estimate.of(self.means[:, i].mean(), self.drawn_means[:, :, i].mean(0))
 
 
 def standings(
@@ -323,39 +251,30 @@ def standings_of(settings: Sequence[SettingScores]) -> list[Standings]:
 def _standings_of_model(model: str, settings: Sequence[SettingScores]) -> Standings:
     methods = list(dict.fromkeys(method for scores in settings for method in scores.methods))
     column = {method: i for i, method in enumerate(methods)}
-    resamples = len(settings[0].draws)
-    means = np.full((len(settings), len(methods)), np.nan)
-    drawn = np.full((len(settings), resamples, len(methods)), np.nan)
+    shape = (len(settings), len(settings[0].draws), len(methods))
+    means = np.full((shape[0], shape[2]), np.nan)
+    ranks = np.full((shape[0], shape[2]), np.nan)
+    drawn = np.full(shape, np.nan)
+    drawn_ranks = np.full(shape, np.nan, np.float32)  # whole numbers need no double precision
     layer_of: dict[str, str] = {}
     for s, scores in enumerate(settings):
         chosen = [column[method] for method in scores.methods]
-        means[s, chosen] = scores.table.means
+        means[s, chosen] = scores.means
+        ranks[s, chosen] = scores.ranks
         drawn[s][:, chosen] = scores.draws
+        drawn_ranks[s][:, chosen] = scores.ranks_of(scores.draws)
         layer_of |= dict(zip(scores.methods, scores.ranked_layers, strict=True))
-    higher = [scores.higher_is_better for scores in settings]
-    layers = tuple(layer_of[method] for method in methods)
-    together = ranked_together(layers)
     return Standings(
         model,
         methods,
         [(key[1], key[2], key[3]) for key in (scores.key for scores in settings)],
         means,
-        np.stack([rank(m, h, together) for m, h in zip(means, higher, strict=True)]),
+        ranks,
         drawn,
-        _drawn_ranks(drawn, higher, together),
-        layers,
-        scores=tuple(settings),
+        drawn_ranks,
+        tuple(layer_of[method] for method in methods),
+        tuple(settings),
     )
-
-
-def _drawn_ranks(
-    drawn: np.ndarray, higher: Sequence[bool], together: np.ndarray | None = None
-) -> np.ndarray:  # (S, R, M) -> same
-    """Rank methods in every draw; whole numbers need no double precision."""
-    ranks = np.empty(drawn.shape, np.float32)
-    for s, (means, is_higher) in enumerate(zip(drawn, higher, strict=True)):
-        ranks[s] = rank(means, is_higher, together)
-    return ranks
 
 
 @dataclass(frozen=True)
@@ -519,36 +438,44 @@ Measure = Callable[[Rankings], np.ndarray]
 def measure_agreement(measure: Measure, whole: Rankings, drawn: Rankings) -> Estimate:
     """Estimate a measure of agreement between K rankings.
 
+    Drawn rankings agree less than the true ones where these agree, and more where settings share
+    their errors. There is an interval only if every ranking is determined well enough
+    (`LEAST_RELIABILITY`); it reaches to what rankings without noise would give, and to equal
+    rankings if no two methods are ordered differently beyond doubt.
+
     Args:
         measure: Computes it.
         whole: The rankings.
         drawn: The rankings in each bootstrap draw.
-
-    Returns:
-        The measure with an interval: from draws, which agree less than the true rankings, to
-        rankings without the noise that made them agree less.
     """
     drawn = drawn.finite()
-    estimate = Estimate.of(float(measure(whole)), measure(drawn))
-    if not np.isfinite(estimate.low):
-        return estimate
+    value = float(measure(whole))
+    if not len(drawn.ranks):
+        return Estimate(value, np.nan, np.nan)
+    reliability = (drawn.standardized * whole.standardized).sum(-1).mean(0)
+    if not reliability.min() >= LEAST_RELIABILITY:
+        return Estimate(value, np.nan, np.nan)
+    estimate = Estimate.of(value, measure(drawn))
     ranks = whole.ranks
     reach = REACH * np.sqrt(((drawn.ranks - ranks) ** 2).mean(0))
     apart = ranks - ranks.mean(0)
-    moved = []
-    correlations = drawn.correlation()
-    correlations = correlations[np.isfinite(correlations)]
-    if not len(correlations):
-        return estimate
-    if np.quantile(correlations, 0.975) > 0:  # they may agree: without noise they agree more
-        moved.append(ranks - np.clip(apart, -reach, reach))
-    if np.quantile(correlations, 0.025) < WEAK:  # they may be unrelated, or disagree
-        moved.append(ranks + np.sign(apart) * reach)
+    moved = [ranks - np.clip(apart, -reach, reach), ranks + np.sign(apart) * reach]
+    if not _contradict(drawn.ranks):
+        moved.append(np.broadcast_to(ranks.mean(0), ranks.shape))
     ends = [float(measure(Rankings(rankings.round(9)))) for rankings in moved]
     ends = [end for end in ends if np.isfinite(end)]
-    low = min([estimate.low, *ends])
-    high = max([estimate.high, *ends])
-    return Estimate(estimate.value, low, high)
+    return Estimate(value, min([estimate.low, *ends]), max([estimate.high, *ends]))
+
+
+def _contradict(drawn: np.ndarray) -> bool:  # (R, K, M)
+    """Return whether two rankings order some two methods differently in nearly all draws."""
+    some = drawn[:MOST_COMPARED_DRAWS]
+    for i in range(some.shape[-1] - 1):
+        before = (some[..., i : i + 1] < some[..., i + 1 :]).mean(0)  # (K, M - i - 1)
+        after = (some[..., i : i + 1] > some[..., i + 1 :]).mean(0)
+        if ((before.max(0) >= NEARLY_ALL) & (after.max(0) >= NEARLY_ALL)).any():
+            return True
+    return False
 
 
 def rank_correlation(

@@ -7,16 +7,19 @@ from functools import cached_property
 from typing import get_args
 
 import pandas as pd
+import torch
 from torch import Tensor
 
+from heatproof.analysis import wording
 from heatproof.analysis.agreement import AgreementMatrix, By, agreement_frame, agreement_matrix
 from heatproof.analysis.counts import SampleCounts
+from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import GROUP, AggregateDraws, RankedLayers
 from heatproof.analysis.paired_differences import method_differences
 from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings_of
-from heatproof.analysis.settings import SettingScores, scored_settings, summary
-from heatproof.analysis.significance import PairedTests, pair_lines, pairs_of
+from heatproof.analysis.settings import Limits, SettingScores, scored_settings, summary
+from heatproof.analysis.significance import pair_lines
 from heatproof.analysis.tables import groups
 from heatproof.analysis.variance import split_variance
 from heatproof.errors import HeatproofError, join_limited, unknown
@@ -24,6 +27,9 @@ from heatproof.runs.format import IMAGES, TaskFacts, TensorKey
 from heatproof.runs.run import Run
 from heatproof.text import short_titles
 
+MOST_INPUT_MEAN = 1.5  # of normalised images, in absolute value
+LEAST_INPUT_STD = 0.3
+MOST_INPUT_STD = 3.0
 CRISP_BELOW_PIXELS = 160  # smaller images are drawn with square pixels
 
 
@@ -43,8 +49,17 @@ class RunStatistics(Run):
     @cached_property
     def settings(self) -> list[SettingScores]:
         """The scores of every model and setting with their draws, which all statistics share."""
-        draws = self.aggregate_draws
-        return scored_settings(self.rows, aggregate_draws=draws, layers=self.ranked_layers)
+        return scored_settings(
+            self.rows,
+            aggregate_draws=self.aggregate_draws,
+            layers=self.ranked_layers,
+            limits=self.limits,
+        )
+
+    @property
+    def limits(self) -> dict[Key, Limits]:
+        """Lowest and highest possible score under each setting."""
+        return {key: protocol.range for key, protocol in self.protocols.items()}
 
     def table(self, model: str, key: Key) -> pd.DataFrame:
         """Return the scores of a model under one setting: samples down, methods across."""
@@ -52,31 +67,73 @@ class RunStatistics(Run):
         table = next(found, None)
         return pd.DataFrame() if table is None else table.frame
 
-    def settings_of(self, standing: Standings) -> list[SettingScores]:
-        """Return the scores of a model; of the methods at one layer if standings are of that."""
-        of_model = [scores for scores in self.settings if scores.key[0] == standing.model]
-        return [s.of(standing.methods) for s in of_model] if standing.layer else of_model
-
     @cached_property
     def summary_frame(self) -> pd.DataFrame:
         return summary(self.settings)
 
     def summary_of(self, standing: Standings) -> pd.DataFrame:
         """Return the summary of the methods of standings, which may be those at one layer."""
-        return summary(self.settings_of(standing)) if standing.layer else self.summary_frame
+        return summary(standing.scores) if standing.layer else self.summary_frame
 
     @cached_property
     def standings(self) -> list[Standings]:
         """Standings of each model that has rows."""
         return standings_of(self.settings)
 
-    def pairs_of(self, standing: Standings) -> dict[Key, PairedTests]:
-        """Return the tests of all pairs of methods of standings, which may be those at one layer.
+    @cached_property
+    def evidence(self) -> list[Evidence]:
+        """What the scores of each model show; of each layer, where methods are ranked within."""
+        return [
+            self.evidence_of(at_layer)
+            for standing in self.standings
+            for at_layer in standing.by_layer
+        ]
 
-        They are by protocol, setting and baseline, with the draws that the ranks are from.
-        """
-        tests = pairs_of(self.settings_of(standing))
-        return {(key[1], key[2], key[3]): found for key, found in tests.items()}
+    def evidence_of(self, standing: Standings) -> Evidence:
+        """Return what standings show."""
+        passes = {method: self.passes(method) for method in standing.methods}
+        return Evidence(standing, self.controls(standing.methods), passes)
+
+    @cached_property
+    def not_ranked(self) -> list[str]:
+        """Which methods have scores and are not ranked, and why, in words."""
+        reasons = [reason for evidence in self.evidence for reason in evidence.not_ranked]
+        failed = [reason for reason in reasons if reason.failed]
+        return wording.not_ranked(failed, self.setting_labels)
+
+    @cached_property
+    def input_advice(self) -> list[str]:
+        """What to do about models whose images hardly fit their normalisation, in sentences."""
+        return [text for model in self.models if (text := self._input_advice(model))]
+
+    def _input_advice(self, model: str) -> str:
+        """Compare the stored images of a model with the mean and std that it was said to expect."""
+        facts = self.facts(model)
+        if facts is None or not facts.mean:
+            return ""
+        for task in self.tasks_of(facts.subject):
+            images = self.store.tensors(task.name, (IMAGES,)).tensors.get(IMAGES)
+            if images is None or not len(images) or images.shape[1] != len(facts.mean):
+                continue
+            shown = images.double() / 255
+            channels = (shown - torch.tensor(facts.mean)[:, None, None]) / torch.tensor(facts.std)[
+                :, None, None
+            ]
+            mean, std = float(channels.mean()), float(channels.std())
+            if abs(mean) <= MOST_INPUT_MEAN and LEAST_INPUT_STD <= std <= MOST_INPUT_STD:
+                return ""
+            return (
+                f"after normalisation, the images of {self.titles[model]} have mean {mean:.2f} and "
+                f"standard deviation {std:.2f}, which should be near 0 and 1: check mean and std "
+                f"of the model ({facts.normalization}), and whether images are normalised twice or "
+                "not at all"
+            )
+        return ""
+
+    def passes(self, method: str) -> int | None:
+        """Return how many forward and backward passes a map of a method takes; None if unknown."""
+        cost = self.methods[method].cost if method in self.methods else None
+        return None if cost is None else sum(cost)
 
     @cached_property
     def counts(self) -> SampleCounts:
@@ -148,15 +205,19 @@ class RunStatistics(Run):
         return sorted(self.protocols, key=is_plain)
 
     @cached_property
+    def titles(self) -> dict[str, str]:
+        """The models' names as texts show them: of those in files, the file's name is left."""
+        return {name: name for name in self.models} | short_titles(self.models)
+
+    @cached_property
     def short_names(self) -> dict[str, str]:
         """The models' names without the part before the first slash, if it is the same for all.
 
         Of those in files, the file's name is left.
         """
-        titles = {name: name for name in self.models} | short_titles(self.models)
-        if len({title.partition("/")[0] for title in titles.values()}) > 1:
-            return titles
-        return {name: title.partition("/")[2] or title for name, title in titles.items()}
+        if len({title.partition("/")[0] for title in self.titles.values()}) > 1:
+            return self.titles
+        return {name: title.partition("/")[2] or title for name, title in self.titles.items()}
 
     @property
     def any_shape(self) -> bool:
@@ -211,36 +272,37 @@ class RunStatistics(Run):
         Returns:
             One line per model, protocol, setting, baseline and pair of methods, the better one
             first: ``better``, ``other``, ``ahead`` (the mean paired difference, in the direction of
-            better), ``p`` (of a paired t-test, by Holm's procedure adjusted for all pairs of the
-            setting), ``significant`` (``p`` below 0.05), ``n`` (images or grids that both methods
-            have a score for), ``needed`` (how many would show a difference as large in four of five
-            data sets) and ``detectable`` (the difference that ``n`` of them would show).
+            better), ``p`` (adjusted for all pairs of the setting), ``significant`` (``p`` of at
+            most 0.05), ``n`` (images or grids that all ranked methods have a score for), ``needed``
+            (how many would show a difference as large among all pairs, in four of five data sets)
+            and ``detectable`` (the difference that ``n`` of them would show). Methods that are not
+            ranked are left out.
 
         Raises:
             HeatproofError: If there is no such model or protocol.
         """
         for column, name in (("model", model), ("protocol", protocol)):
             _check_name(self.rows, column, name)
-        chosen = [
-            scores
+        chosen = {
+            scores.key: scores.pairs
             for scores in self.settings
             if model in (None, scores.key[0]) and protocol in (None, scores.key[1])
-        ]
-        return pair_lines(pairs_of(chosen))
+        }
+        return pair_lines(chosen)
 
     def variance(self) -> pd.DataFrame:
         """Split the variance of ranks over methods and choices: which choice moves the ranking?
 
         Returns:
             One line per part: ``between``, which is ``method`` (without transforms), ``transform``,
-            ``model``, ``protocol``, ``setting``, ``baseline`` or ``rest``; its ``share`` of the
-            variance, and ``low`` and ``high`` (95 % interval). Controls are left out. There are no
-            lines for fewer than two settings or three methods, and where methods are ranked within
-            layers.
+            ``model``, ``protocol``, ``setting``, ``baseline`` or ``rest``, and its ``share`` of the
+            variance. Shares have no interval: few images make choices seem to matter more than
+            they do. Controls are left out. There are no lines for fewer than two settings or three
+            methods, and where methods are ranked within layers.
         """
         found = split_variance(self.standings, self.methods, self.controls(list(self.methods)))
-        lines = [(name, *share) for name, share in (found.shares.items() if found else ())]
-        return pd.DataFrame(lines, columns=["between", "share", "low", "high"])
+        lines = list(found.shares.items()) if found else []
+        return pd.DataFrame(lines, columns=["between", "share"])
 
     def agreement(self, *, by: By = "protocol") -> pd.DataFrame:
         """Correlate the rankings of methods under different protocols, or settings.

@@ -1,12 +1,13 @@
 """The scores of every model and setting with their bootstrap draws, which all statistics share.
 
-A summary, ranks over settings and tests of all pairs of methods begin with the same tables and
-draws. `scored_settings` makes them once.
+A setting is one protocol with all its options on one model: a table of images and methods. Methods
+are ranked on the images that all ranked ones have a score for (`common_images`). A method without
+a score on more than a tenth of the images is listed and not ranked, so that none gains by failing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,41 +18,55 @@ from heatproof.analysis.intervals import (
     GROUP,
     RESAMPLES,
     AggregateDraws,
-    Estimate,
     RankedLayers,
     bootstrap_means,
+    mean_ends,
     range_of,
 )
-from heatproof.analysis.rank_intervals import rank, rank_bounds, ranked_together
+from heatproof.analysis.rank_intervals import rank, ranked_together, tie_tolerance
+from heatproof.analysis.significance import PairedTests, paired_tests
 from heatproof.analysis.tables import ScoreTable, groups, positions, score_table
 from heatproof.protocols import PROTOCOLS
 
 STATUSES = ["ok", "undefined", "failed", "missing", "n/a", "skipped"]
+MOST_MISSING = 0.1  # of the images, on which a ranked method may lack a score
+Limits = tuple[float, float] | None  # lowest and highest possible score
+Key = tuple[str, str, str]  # protocol, setting, baseline
 
 
 @dataclass(frozen=True)
 class SettingScores:
-    """The scores of M methods under one setting, with R bootstrap draws.
+    """The scores of M methods on N samples under one setting, with R bootstrap draws.
 
     Attributes:
         key: Model, protocol, setting and baseline.
         table: The scores.
+        ranked: Which methods are ranked, ``(M,)``.
+        usual: Samples that at least half of the methods with a score have one for, ``(N,)``.
+        common: Samples that all ranked methods have a score for, ``(N,)``.
         draws: Draws of the means, ``(R, M)``.
+        ends: Lower and upper ends of the 95 % intervals of the means, ``(2, M)``.
         aggregated: Methods whose score is not a mean over samples.
         statuses: Number of rows of each method by status, and last its scores whose map has a note,
             ``(M, 7)``.
         layers: The layer that each method explains.
         ranked_layers: The layer within which each method is ranked; empty for one that is ranked
             with those of every layer.
+        limits: Lowest and highest possible score; None if there are none.
     """
 
     key: tuple[str, ...]
     table: ScoreTable
+    ranked: np.ndarray
+    usual: np.ndarray
+    common: np.ndarray
     draws: np.ndarray
+    ends: np.ndarray
     aggregated: frozenset[str]
     statuses: np.ndarray
     layers: tuple[str, ...]
     ranked_layers: tuple[str, ...]
+    limits: Limits = None
 
     @property
     def methods(self) -> list[str]:
@@ -69,27 +84,111 @@ class SettingScores:
         return ranked_together(self.ranked_layers)
 
     @cached_property
-    def rank_ends(self) -> np.ndarray:  # (2, M)
-        """Lower and upper ends of the 95 % intervals of the ranks; nan without an interval."""
-        means = self.table.means
-        return np.stack(rank_bounds(means, self.draws, self.higher_is_better, self.together))
+    def used(self) -> np.ndarray:  # (N, M)
+        """The scores that means are over: those on common images, or all of one not ranked."""
+        if self.aggregated:  # the score of a method is computed from all of its samples
+            return self.table.values
+        shown = self.common[:, None] | ~self.ranked
+        return np.where(shown, self.table.values, np.nan)
+
+    @cached_property
+    def means(self) -> np.ndarray:  # (M,)
+        """The mean score of each method; nan for a method without a score."""
+        return pd.DataFrame(self.used).mean().to_numpy()
+
+    @cached_property
+    def counts(self) -> np.ndarray:  # (M,)
+        """The number of scores that each mean is over."""
+        counts: np.ndarray = np.isfinite(self.used).sum(0)
+        return counts
+
+    @cached_property
+    def missing(self) -> np.ndarray:  # (M,)
+        """How many of the usual samples each method has no score for."""
+        lost: np.ndarray = (~np.isfinite(self.table.values[self.usual])).sum(0)
+        return lost
+
+    @cached_property
+    def tolerance(self) -> float:
+        """The largest difference of two means that is a tie."""
+        return tie_tolerance(self.means)
+
+    @cached_property
+    def ranks(self) -> np.ndarray:  # (M,)
+        """The rank of each method; nan for one that is not ranked."""
+        return self.ranks_of(self.means)
+
+    def ranks_of(self, means: np.ndarray) -> np.ndarray:  # (..., M) -> same
+        """Rank methods by other means, such as drawn ones."""
+        compared = np.where(self.ranked, means, np.nan)
+        return rank(compared, self.higher_is_better, self.together, self.tolerance)
+
+    @cached_property
+    def pairs(self) -> PairedTests:
+        """The tests of all pairs of ranked methods, which are one family."""
+        sign = 1 if self.higher_is_better else -1
+        chosen = np.flatnonzero(self.ranked)
+        chosen = chosen[np.argsort(-sign * self.means[chosen], kind="stable")]
+        together = self.together
+        return paired_tests(
+            methods=[self.methods[i] for i in chosen],
+            values=sign * self.table.values[:, chosen],
+            clusters=self.table.clusters,
+            common=self.common,
+            usual=self.usual,
+            means=sign * self.means[chosen],
+            draws=sign * self.draws[:, chosen],
+            aggregated=bool(self.aggregated),
+            limits=_signed(self.limits, sign),
+            together=None if together is None else together[np.ix_(chosen, chosen)],
+            tolerance=self.tolerance,
+        )
 
     def of(self, methods: Sequence[str]) -> SettingScores:
-        """Return the scores of some of the methods, all of which are ranked together."""
+        """Return the scores of some of the methods, all of which are ranked together.
+
+        Which samples they are ranked on, and which pairs differ, stays as among all methods.
+        """
         chosen = [i for i, method in enumerate(self.methods) if method in set(methods)]
-        table = self.table
-        return replace(
+        names = [self.methods[i] for i in chosen]
+        part = replace(
             self,
-            table=replace(
-                table,
-                methods=[table.methods[i] for i in chosen],
-                values=table.values[:, chosen],
-            ),
+            table=replace(self.table, methods=names, values=self.table.values[:, chosen]),
+            ranked=self.ranked[chosen],
             draws=self.draws[:, chosen],
+            ends=self.ends[:, chosen],
             statuses=self.statuses[chosen],
             layers=tuple(self.layers[i] for i in chosen),
             ranked_layers=("",) * len(chosen),
         )
+        part.__dict__["pairs"] = self.pairs.of(names)
+        return part
+
+
+def _signed(limits: Limits, sign: int) -> Limits:
+    if limits is None:
+        return None
+    low, high = sorted(sign * end for end in limits)
+    return low, high
+
+
+def common_images(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Choose the methods that are ranked, and the samples that they are ranked on.
+
+    Args:
+        values: Scores ``(N, M)``; not finite where a method has none.
+
+    Returns:
+        Which methods are ranked, ``(M,)``; which samples at least half of the methods with a score
+        have one for, ``(N,)``; and which of these all ranked methods have one for, ``(N,)``.
+    """
+    scored = np.isfinite(values)
+    any_score = scored.any(0)
+    usual = 2 * scored.sum(1) >= max(1, any_score.sum())
+    lost = (~scored[usual]).sum(0)
+    ranked = any_score & (lost <= MOST_MISSING * usual.sum())
+    common = usual & scored[:, ranked].all(1) & ranked.any()
+    return ranked & common.any(), usual, common
 
 
 def scored_settings(
@@ -98,6 +197,7 @@ def scored_settings(
     seed: int = 0,
     aggregate_draws: AggregateDraws | None = None,
     layers: RankedLayers | None = None,
+    limits: Mapping[Key, Limits] | None = None,
 ) -> list[SettingScores]:
     """Arrange the scores of a run by setting, and draw their means.
 
@@ -108,6 +208,7 @@ def scored_settings(
         aggregate_draws: Draws of protocols that aggregate over all samples (see
             `halves.bootstrap_aggregates`).
         layers: The layer within which each method is ranked (see `ranks.ranked_layers`).
+        limits: Lowest and highest possible scores of settings; by default those of the protocol.
 
     Returns:
         One entry per model, protocol, setting and baseline, in the order of the rows.
@@ -117,21 +218,30 @@ def scored_settings(
     used = rows[[name for name in names if name in rows]]
     for key, group in groups(used, GROUP):
         table = score_table(group)
-        draws = bootstrap_means(table.values, resamples, seed, table.clusters, range_of(key[1]))
-        aggregated = [m for m in table.methods if (*key, m) in (aggregate_draws or {})]
-        for method in aggregated:
-            draws[:, table.methods.index(method)] = (aggregate_draws or {})[*key, method]
-        settings.append(
-            SettingScores(
-                key,
-                table,
-                draws,
-                frozenset(aggregated),
-                _status_counts(group, table.methods),
-                _layers_of(group, table.methods),
-                tuple((layers or {}).get((key[0], method), "") for method in table.methods),
-            )
+        bounds = (limits or {}).get((key[1], key[2], key[3]), range_of(key[1]))
+        known = aggregate_draws or {}
+        aggregated = {m: i for i, m in enumerate(table.methods) if (*key, m) in known}
+        ranked, usual, common = common_images(table.values)
+        scores = SettingScores(
+            key,
+            table,
+            ranked,
+            usual,
+            common,
+            np.empty(0),
+            np.empty(0),
+            frozenset(aggregated),
+            _status_counts(group, table.methods),
+            _layers_of(group, table.methods),
+            tuple((layers or {}).get((key[0], method), "") for method in table.methods),
+            bounds,
         )
+        draws = bootstrap_means(scores.used, resamples, seed, table.clusters, bounds)
+        for method, column in aggregated.items():
+            draws[:, column] = known[*key, method]
+        low, high = mean_ends(scores.used, draws, table.clusters, bounds)
+        ends = np.stack([np.minimum(low, scores.means), np.maximum(high, scores.means)])
+        settings.append(replace(scores, draws=draws, ends=ends))
     return settings
 
 
@@ -164,32 +274,39 @@ def summarize(
     seed: int = 0,
     aggregate_draws: AggregateDraws | None = None,
     layers: RankedLayers | None = None,
+    limits: Mapping[Key, Limits] | None = None,
 ) -> pd.DataFrame:
     """Summarize scores, one line per model, protocol, setting, baseline and method.
 
     The arguments are those of `scored_settings`, and the result is that of `summary`.
     """
-    return summary(scored_settings(rows, resamples, seed, aggregate_draws, layers))
+    return summary(scored_settings(rows, resamples, seed, aggregate_draws, layers, limits))
 
 
 def summary(settings: Sequence[SettingScores]) -> pd.DataFrame:
     """Summarize scores, one line per model, protocol, setting, baseline and method.
 
     Returns:
-        Mean with its 95 % interval, rank with its interval, the number of scores, and the numbers
-        of undefined, failed, missing, not applicable and skipped samples, and of scores whose map
-        has a note (``noted``).
+        Mean with its 95 % interval, rank with its interval, the number ``n`` of scores that it is
+        over, and the numbers of undefined, failed, missing, not applicable and skipped samples,
+        and of scores whose map has a note (``noted``). The mean of a ranked method is over the
+        samples that all ranked methods have a score for; that of another is over its own.
     """
     lines = []
     for scores in settings:
-        means = scores.table.means
-        ranks = rank(means, scores.higher_is_better, scores.together)
-        best, worst = scores.rank_ends
+        best, worst = _rank_ends(scores)
         for i, method in enumerate(scores.methods):
-            estimate = Estimate.of(means[i], scores.draws[:, i])
-            ranked = (ranks[i], best[i], worst[i])
-            counts = scores.statuses[i].tolist()
+            estimate = (scores.means[i], *scores.ends[:, i])
+            ranked = (scores.ranks[i], best[i], worst[i])
+            counts = [int(scores.counts[i]), *scores.statuses[i, 1:].tolist()]
             lines.append((*scores.key, method, scores.layers[i], *estimate, *ranked, *counts))
     statistics = ["mean", "low", "high", "rank", "rank_low", "rank_high"]
     columns = [*GROUP, "method", "layer", *statistics, "n", *STATUSES[1:], "noted"]
     return pd.DataFrame(lines, columns=columns)
+
+
+def _rank_ends(scores: SettingScores) -> np.ndarray:  # (2, M)
+    """Return the intervals of ranks in the order of the methods; nan for one that is not ranked."""
+    ends = np.full((2, len(scores.methods)), np.nan)
+    ends[:, [scores.methods.index(m) for m in scores.pairs.methods]] = scores.pairs.rank_ends
+    return ends

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from heatproof.cli.group import WORSE, command, main
+from heatproof.cli.group import UNDECIDED, WORSE, command, main
 from heatproof.cli.location import RunLocation
 from heatproof.errors import HeatproofError
 
@@ -20,8 +20,21 @@ from heatproof.errors import HeatproofError
     "limits",
     metavar="METHOD:AMOUNT",
     multiple=True,
-    help="End with code 4 if a method (or any of all) scores significantly worse in another run, "
-    "by more than this amount.",
+    help="End with code 4 if a method (or any of all) scores worse in another run by more than "
+    "this amount, with confidence for all lines together.",
+)
+@click.option(
+    "--undecided",
+    type=click.Choice(["pass", "fail"]),
+    default="pass",
+    help="With fail, end with code 5 if --fail-if-worse cannot be decided with these images.",
+)
+@click.option(
+    "--as",
+    "same_as",
+    metavar="[MODEL=]NAME",
+    multiple=True,
+    help="Say that a model of the run is a network of the paper, such as torchvision:resnet50.",
 )
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write as JSON."
@@ -33,29 +46,31 @@ def compare_(
     run: Path,
     others: tuple[str, ...],
     limits: tuple[str, ...],
+    undecided: str,
+    same_as: tuple[str, ...],
     json_file: Path | None,
     html_file: Path | None,
 ) -> None:
     """Set a run beside other runs, or beside the published numbers of a paper.
 
     Runs are compared over the samples that both have, in pairs: the other minus
-    the first, with 95 % intervals and tests, and what changed in spec, versions
-    and weights.
+    the first, with intervals and tests of one family, and what changed in spec,
+    versions and weights.
 
-    A published number is reproduced if it lies in the run's 95 % interval, and
-    differs if it does not. Where the model or the protocol's settings are not
-    the paper's, there is no verdict.
+    Beside a publication, there is a verdict where protocol, method, network and
+    data are the paper's: --as says so of a network that has another name here.
 
     Examples:
       heatproof compare runs/before runs/after --html compare.html
       heatproof compare runs/main runs/branch --fail-if-worse gradcam:0.02
       heatproof compare runs/main runs/branch --fail-if-worse all:0.05
-      heatproof compare runs/hesse2024/ranking published:hesse2024/table6
+      heatproof compare runs/main runs/branch --fail-if-worse all:0 --undecided fail
+      heatproof compare runs/mine published:hesse2024/table6 --as torchvision:resnet50
       heatproof compare runs/li2024/distinctness published:li2024/table1
     """
     from heatproof.analysis.published import PREFIX, compare_published, published_table
     from heatproof.analysis.run_statistics import RunStatistics
-    from heatproof.cli.comparison_output import compare_runs
+    from heatproof.cli.comparison_output import compare_runs, parse_same_as
     from heatproof.cli.results import print_comparison
     from heatproof.runs.addresses import is_address, to_read
     from heatproof.runs.store import Store
@@ -72,10 +87,15 @@ def compare_(
         )
     for name in published:
         opened = RunStatistics(Store(run))
-        print_comparison(compare_published(opened, published_table(name)), opened)
+        said = parse_same_as(same_as, opened.models)
+        print_comparison(compare_published(opened, published_table(name), said), opened)
     runs = [Path(other) for other in others if other not in published]
-    if runs and compare_runs(run, runs, limits, json_file, html_file):
-        sys.exit(WORSE)
+    if runs:
+        is_worse, is_undecided = compare_runs(run, runs, limits, json_file, html_file)
+        if is_worse:
+            sys.exit(WORSE)
+        if is_undecided and undecided == "fail":
+            sys.exit(UNDECIDED)
 
 
 @main.command("leaderboard", **command)
@@ -91,8 +111,8 @@ def leaderboard_(runs: tuple[Path, ...], json_file: Path | None, csv_file: Path 
 
     RUNS are run directories, or directories that contain some. Scores are in
     one table only if they are of the same version of a protocol, with the same
-    settings, on the same samples. Entries that share a letter do not differ
-    significantly.
+    settings, on the same samples. Entries that share a letter cannot be told
+    apart.
 
     Examples:
       heatproof leaderboard runs

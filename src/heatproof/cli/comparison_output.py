@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
-from heatproof.cli.results import print_run_comparison, print_worse
+from heatproof.cli.results import print_gate, print_run_comparison
 from heatproof.cli.terminal import print_plain
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, unknown
 from heatproof.results.compare import compare
 from heatproof.results.comparison_page import ComparedRun, comparison_page
 from heatproof.results.leaderboard import run_names
@@ -24,7 +22,7 @@ def compare_runs(
     limits: Sequence[str],
     json_file: Path | None,
     html_file: Path | None,
-) -> bool:
+) -> tuple[bool, bool]:
     """Compare runs with a first one, and print or write what differs.
 
     Args:
@@ -35,7 +33,7 @@ def compare_runs(
         html_file: A file for a page.
 
     Returns:
-        Whether a score is worse than allowed.
+        Whether a score is worse than allowed, and whether this is undecided for one.
     """
     allowed = [parse_limit(text) for text in limits]
     first = Result.load(run)
@@ -51,17 +49,16 @@ def compare_runs(
         write_json({"schema": JSON_SCHEMA, "run": names[0], "comparisons": contents}, json_file)
     if html_file is not None:
         html_file.write_text(comparison_page(names[0], compared), encoding="utf-8")
-    is_worse = False
+    outcomes: set[str] = set()
     for one in compared:
         if len(compared) > 1:
             print_plain(f"{one.name} compared with {names[0]}")
         print_run_comparison(one.comparison)
-        worse = [one.comparison.worse(*limit) for limit in allowed]
-        if worse and print_worse(pd.concat(worse).drop_duplicates()):
-            is_worse = True
+        if allowed:
+            outcomes |= print_gate(one.comparison.gate(allowed))
     if html_file is not None:
         print_plain(f"page: {html_file}")
-    return is_worse
+    return "worse" in outcomes, "undecided" in outcomes
 
 
 def parse_limit(text: str) -> tuple[str, float]:
@@ -77,3 +74,19 @@ def parse_limit(text: str) -> tuple[str, float]:
             "gradcam:0.02 or all:0.05"
         )
     return method, tolerance
+
+
+def parse_same_as(texts: Sequence[str], models: Sequence[str]) -> dict[str, str]:
+    """Read which models are networks of a paper: ``MODEL=NAME``, or a name for the only one."""
+    said = {}
+    for text in texts:
+        model, _, name = text.rpartition("=")
+        if not model and len(models) > 1:
+            raise HeatproofError(
+                f"--as {text}: the run has several models; say which one: --as {models[0]}={text}"
+            )
+        model = model or models[0]
+        if model not in models:
+            raise unknown("model", model, models)
+        said[model] = name
+    return said

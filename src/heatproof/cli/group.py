@@ -18,6 +18,7 @@ from heatproof.text import clip, printable
 USAGE_ERROR = 2  # exit codes
 METHOD_FAILED = 3
 WORSE = 4
+UNDECIDED = 5
 INTERRUPTED = 130
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from rich.markup import escape
 
+from heatproof.analysis import wording
 from heatproof.analysis.counts import SampleCounts
-from heatproof.analysis.intervals import FEWEST_CLUSTERS
+from heatproof.analysis.families import LEVEL
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.api import Result
 from heatproof.cli.terminal import console, duration, make_table, print_plain
@@ -59,6 +60,8 @@ def print_summary(result: Result) -> None:
             counts = run.counts_of[model, (protocol, setting, str(baseline))]
             layers = {method: run.ranked_layers.get((model, method), "") for method in run.methods}
             _print_scores(title, protocol, setting, part, str(baseline), counts, layers)
+    for sentence in result.verdicts:
+        print_plain(sentence)
     for caveat in result.caveats:
         console.print(f"! {caveat}", style="bold yellow", markup=False)
 
@@ -115,14 +118,17 @@ def _print_scores(
         rank = NONE
         mean = NONE
         interval = NONE
+        if pd.notna(line["rank"]):
+            rank = f"{line['rank']:.0f} ({line['rank_low']:.0f}–{line['rank_high']:.0f})"
         if pd.notna(line["mean"]):
-            rank = f"{line['rank']:.0f}"
             mean = f"{line['mean']:.3f}"
         if pd.notna(line["low"]):
-            rank += f" ({line['rank_low']:.0f}–{line['rank_high']:.0f})"
             interval = f"{line['low']:.3f} … {line['high']:.3f}"
         statuses = ("undefined", "failed", "missing", "n/a", "skipped", "noted")
-        notes = ", ".join(f"{line[status]} {status}" for status in statuses if line[status])
+        parts = [f"{line[status]} {status}" for status in statuses if line[status]]
+        if pd.isna(line["rank"]) and pd.notna(line["mean"]):
+            parts.insert(0, "not ranked: own images")
+        notes = ", ".join(parts)
         cells = [rank, escape(line["method"]), mean, interval, str(line["n"]), notes]
         table.add_row(*([layers[line["method"]] or "all"] if by_layer else []), *cells)
     console.print(table)
@@ -280,7 +286,7 @@ def print_comparison(comparison: Comparison, run: RunStatistics) -> None:
         "published": "right",
         "run": "right",
         "95 % interval": "right",
-        "difference": "right",
+        "difference (joint interval)": "right",
         "verdict": "left",
     }
     shown = make_table(columns)
@@ -292,14 +298,16 @@ def print_comparison(comparison: Comparison, run: RunStatistics) -> None:
             f"{line.entry.value:.{digits}f}",
             f"{line.found.value:.{digits}f}",
             NONE if pd.isna(line.found.low) else interval,
-            f"{line.difference.value:+.{digits}f}",
-            line.verdict,
+            wording.estimate(line.difference, digits),
+            line.verdict + wording.would_decide(line.verdict, line.needed),
         )
     console.print(shown)
+    for model, paper in comparison.same_as.items():
+        print_plain(f"as said by --as, {model} is {paper} of the paper")
     for (model, protocol), (correlation, methods) in comparison.correlations.items():
         print_plain(
             f"rank correlation over {counted(methods, 'method')}, {model}, {protocol}: "
-            f"{correlation.value:.2f} ({correlation.low:.2f} … {correlation.high:.2f})"
+            f"{wording.estimate(correlation)}"
         )
     for reason in dict.fromkeys(line.reason for line in comparison.lines if line.reason):
         print_plain(f"not comparable: {reason}")
@@ -325,7 +333,6 @@ def print_run_comparison(comparison: RunComparison) -> None:
         table = make_table(columns, title=escape(title), title_justify="left", title_style="bold")
         for line in lines:
             interval = f"{line['low']:+.3f} … {line['high']:+.3f}"
-            significant = line["low"] > 0 or line["high"] < 0
             table.add_row(
                 escape(line["method"]),
                 *(NONE if pd.isna(line[k]) else f"{line[k]:.3f}" for k in ("a", "b")),
@@ -333,13 +340,12 @@ def print_run_comparison(comparison: RunComparison) -> None:
                 NONE if pd.isna(line["low"]) else interval,
                 NONE if pd.isna(line["p"]) else f"{line['p']:.3f}",
                 str(line["n"]),
-                style="bold" if significant else None,
+                style="bold" if line["p"] <= LEVEL else None,
             )
         console.print(table)
     if comparison.few:
         print_plain(
-            f"fewer than {FEWEST_CLUSTERS} independent samples have no interval: of these, too "
-            "many draws are one sample alone"
+            "fewer than six independent samples have no interval: no test of so few succeeds"
         )
     for change in comparison.changes.to_dict("records"):
         print_plain(f"changed: {change['what']}: {change['a']} → {change['b']}")
@@ -360,7 +366,7 @@ def print_leaderboard(leaderboard: Leaderboard) -> None:
         if same:
             print_plain(", ".join(f"{name} {board.lines[name].iloc[0]}" for name in same))
         columns = {"": "right", "method": "left", **dict.fromkeys(varying, "left")}
-        columns |= {"mean": "right", "95 % interval": "right", "ties": "left"}
+        columns |= {"mean": "right", "95 % interval": "right", "letters": "left"}
         table = make_table(columns)
         for line in board.lines.to_dict("records"):
             known = not pd.isna(line["low"])
@@ -369,7 +375,7 @@ def print_leaderboard(leaderboard: Leaderboard) -> None:
                 *(escape(line[name]) for name in ("method", *varying)),
                 f"{line['mean']:.3f}",
                 f"{line['low']:.3f} … {line['high']:.3f}" if known else NONE,
-                line["ties"],
+                line["letters"],
             )
         console.print(table)
     for note in leaderboard.notes:
@@ -384,15 +390,14 @@ def print_figures(listed: Sequence[tuple[str, str, str]]) -> None:
         print_plain(f"{name:<{width}}  {description}{lacking}")
 
 
-def print_worse(lines: pd.DataFrame) -> bool:
-    """Print which scores are worse by more than allowed, and return whether there are any."""
+def print_gate(lines: pd.DataFrame) -> set[str]:
+    """Print which scores are, or may be, worse than allowed; return the outcomes."""
     for line in lines.to_dict("records"):
-        where = ", ".join(filter(None, (line["protocol"], line["setting"], line["baseline"])))
-        print_plain(
-            f"worse than allowed: {line['method']} on {line['model']} ({where}): {line['a']:.3f} → "
-            f"{line['b']:.3f}, {line['difference']:+.3f} ({line['low']:+.3f} … {line['high']:+.3f})"
-        )
-    return bool(len(lines))
+        if line["outcome"] != "kept":
+            print_plain(wording.gate(line))
+    kept = int((lines["outcome"] == "kept").sum())
+    print_plain(f"{kept} of {counted(len(lines), 'score')} {wording.GATE['kept']}")
+    return set(lines["outcome"])
 
 
 def print_trained(trained: Trained) -> None:

@@ -53,14 +53,14 @@ def variance_charts(run: RunStatistics) -> list[Chart]:
     """Return the shares of the variance of ranks that each choice has."""
     lines = run.variance().to_dict("records")
     marks = [
-        Mark(line["between"], "other", line["share"], line["low"], line["high"], math.nan, "")
+        Mark(line["between"], "other", line["share"], math.nan, math.nan, math.nan, "")
         for line in lines
     ]
     if not marks:
         return []
     title = "Which choice moves the ranking"
     axis = Axis.around([0.0, 1.0, *(mark.high for mark in marks)])
-    across = "share of the variance of ranks and 95 % interval"
+    across = "share of the variance of ranks"
     return [RankingChart(title, marks, axis, across=across)]
 
 

@@ -116,6 +116,9 @@ class Model:
         if size is None:
             size = facts.size or 224
             resize = facts.resize if resize is None else resize
+        self.normalization = "given"  # or whose: that of a processor, or ImageNet's by default
+        if mean is None:
+            self.normalization = "the processor's" if facts.mean else "assumed: ImageNet's"
         mean = (facts.mean or IMAGENET_MEAN) if mean is None else mean
         std = (facts.std or IMAGENET_STD) if std is None else std
         self.height, self.width = image_size(size)
@@ -187,7 +190,11 @@ class Model:
         size = str(self.size) if self.height == self.width else f"{self.height}×{self.width}"
         head = "" if self.head == "softmax" else f" ({self.head} head)"
         classes = f"{counted(self.n_classes, 'class', 'classes')}{head}"
-        return f"Model({self.name}, {size} px, {classes}, layers: {layers})"
+        mean, std = (
+            ", ".join(f"{v:.3g}" for v in t.flatten().tolist()) for t in (self.mean, self.std)
+        )
+        normalization = f"mean ({mean}) and std ({std}) {self.normalization}"
+        return f"Model({self.name}, {size} px, {classes}, {normalization}, layers: {layers})"
 
     @property
     def backend(self) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from heatproof.analysis import wording
+from heatproof.analysis.families import LEVEL
 from heatproof.analysis.intervals import GROUP
 from heatproof.analysis.paired_differences import run_differences
 from heatproof.errors import HeatproofError, join_limited, unknown
-from heatproof.protocols import PROTOCOLS
 from heatproof.results.result import JSON_SCHEMA, Result
 from heatproof.results.tables import WIDTH, html_table, records, write_json
 from heatproof.runs.format import IMAGES, ModelView, Provenance
@@ -36,19 +36,21 @@ class RunComparison:
 
     Attributes:
         differences: One line per model, protocol, setting, baseline and method that both have:
-            ``a`` and ``b``, the means over the common samples, ``difference`` (b minus a) with its
-            95 % interval ``low`` to ``high``, ``p`` (of a paired t-test, adjusted for all methods
-            of a setting), and ``n``, the number of common samples.
+            ``a`` and ``b``, the means over the common samples, ``difference`` (b minus a) with an
+            interval ``low`` to ``high`` (those of all lines hold together in 95 % of cases), ``p``
+            (adjusted for all lines), and ``n``, the number of common samples.
         changes: What is not the same in both, one line each: ``what``, ``a`` and ``b``; keys of the
             spec, versions, hardware, weights of models, versions of protocols, settings of methods.
         only_in_a: The lines of model, protocol, setting, baseline and method that b does not have.
         only_in_b: Those that a does not have.
+        results: Both results.
     """
 
     differences: pd.DataFrame
     changes: pd.DataFrame
     only_in_a: pd.DataFrame
     only_in_b: pd.DataFrame
+    results: tuple[Result, Result]
 
     def to_frame(self) -> pd.DataFrame:
         """Return the differences as a frame."""
@@ -56,8 +58,8 @@ class RunComparison:
 
     @property
     def significant(self) -> pd.DataFrame:
-        """The differences whose 95 % interval does not contain zero."""
-        return self.differences[(self.differences["low"] > 0) | (self.differences["high"] < 0)]
+        """The lines whose difference is significant, by one family of tests over all lines."""
+        return self.differences[self.differences["p"] <= LEVEL]
 
     @property
     def few(self) -> bool:
@@ -65,27 +67,29 @@ class RunComparison:
         found = self.differences
         return bool((found["difference"].notna() & found["low"].isna()).any())
 
-    def worse(self, method: str, tolerance: float) -> pd.DataFrame:
-        """Return where the second result is worse than the first, for sure and by enough.
+    def gate(self, limits: Sequence[tuple[str, float]]) -> pd.DataFrame:
+        """Test where the second result is worse than the first by more than is allowed.
 
         Args:
-            method: A method, or ``all``.
-            tolerance: A score may be worse by this much, in units of the protocol's score.
+            limits: Methods, or ``all``, and by how much they may be worse, in units of a score.
 
         Returns:
-            The lines of `differences` whose mean is worse by more than the tolerance, and whose
-            95 % interval does not contain zero.
+            The lines of `differences` that a limit is for, as one family, with ``outcome``:
+            ``worse`` and ``kept`` are certain at a joint level of 5 %; ``undecided`` lines have
+            ``needed``, about how many images would decide them. ``allowed`` is the limit.
 
         Raises:
-            HeatproofError: If the results do not share the method.
+            HeatproofError: If the results do not share a method.
         """
-        lines = self.significant
-        if method != EVERY_METHOD:
-            if method not in set(self.differences["method"]):
-                raise unknown("method", method, dict.fromkeys(self.differences["method"]))
-            lines = lines[lines["method"] == method]
-        signs = [1 if PROTOCOLS[p].cls.higher_is_better else -1 for p in lines["protocol"]]
-        return lines[-lines["difference"] * np.array(signs, dtype=float) > tolerance]
+        methods = list(dict.fromkeys(self.differences["method"]))
+        allowed: dict[str, float] = {}
+        for method, tolerance in limits:
+            if method != EVERY_METHOD and method not in methods:
+                raise unknown("method", method, methods)
+            for name in methods if method == EVERY_METHOD else [method]:
+                allowed[name] = min(tolerance, allowed.get(name, tolerance))
+        lines = _differences(*self.results, allowed)
+        return lines.assign(allowed=lines["method"].map(allowed))
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Return everything as JSON, and write it to a file if one is named.
@@ -108,16 +112,8 @@ class RunComparison:
             for name, lines in (("a", self.only_in_a), ("b", self.only_in_b))
             if len(lines)
         ]
-        text = f"{counted(len(self.differences), 'mean score')} in both"
-        if not self.differences["n"].any():
-            return (
-                f"{', '.join([text, *alone])}; nothing can be compared, as no sample has a "
-                "score in both (another seed, limit or data set chooses other images)"
-            )
-        return (
-            ", ".join([text, *alone])
-            + f"; {len(self.significant)} differ significantly (b minus a)"
-        )
+        compared = bool(self.differences["n"].any())
+        return wording.comparison(len(self.differences), len(self.significant), alone, compared)
 
     def __repr__(self) -> str:
         lines = [self.summary]
@@ -178,9 +174,7 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
     """
     first, second = (_result(result) for result in (a, b))
     keys = [*GROUP, "method"]
-    lines = run_differences(
-        first.scores, second.scores, first.aggregate_draws, second.aggregate_draws
-    )
+    lines = _differences(first, second).drop(columns=["outcome", "needed"])
     present = [r.scores[keys].drop_duplicates(ignore_index=True) for r in (first, second)]
     if not len(lines):
         raise HeatproofError(
@@ -192,7 +186,16 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
         _changes(first.store, second.store),
         _without(present[0], present[1]),
         _without(present[1], present[0]),
+        (first, second),
     )
+
+
+def _differences(
+    first: Result, second: Result, allowed: Mapping[str, float] | None = None
+) -> pd.DataFrame:
+    signs = {facts.id: 1 if facts.higher_is_better else -1 for facts in first.plan.protocols}
+    draws = first.aggregate_draws, second.aggregate_draws
+    return run_differences(first.scores, second.scores, *draws, signs, allowed)
 
 
 def _disjoint(first: Result, second: Result, a: pd.DataFrame, b: pd.DataFrame) -> str:

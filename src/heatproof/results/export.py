@@ -135,7 +135,7 @@ def write_table(run: str | Path, name: str, out: Path | None, options: Mapping[s
     if not len(frame):
         raise HeatproofError(f"the run has nothing for the table {name}: {TABLES[name].about}")
     if name == "ranking" and ending != ".csv":
-        grid = tables.grid(frame, result.setting_labels)
+        grid = tables.grid(frame, result.setting_labels, result.settings)
         text = TABLE_GRIDS[ending](grid, DIGITS, True)
     else:
         text = TABLE_FORMATS[ending](_without_constants(frame) if ending != ".csv" else frame)

@@ -9,22 +9,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from heatproof.analysis.intervals import (
-    GROUP,
-    RESAMPLES,
-    Estimate,
-    bootstrap_means,
-    range_of,
-)
-from heatproof.analysis.significance import paired_tests
-from heatproof.analysis.tables import score_table
+from heatproof.analysis.intervals import GROUP, AggregateDraws
+from heatproof.analysis.settings import scored_settings
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.results.result import JSON_SCHEMA, Result
 from heatproof.results.tables import WIDTH, html_table, records, write_json
 from heatproof.runs.addresses import to_read
 from heatproof.runs.format import ProtocolFacts, is_run
 
-COLUMNS = ["place", "method", "model", "run", "mean", "low", "high", "ties", "n"]
+COLUMNS = ["place", "method", "model", "run", "mean", "low", "high", "letters", "n"]
 MOST_LINES = 30  # of a table in a repr
 
 
@@ -36,8 +29,10 @@ class Board:
         protocol: What is on record about the protocol.
         samples: Ids of the samples that all entries have been evaluated on.
         lines: One line per run, model and method, best first: ``place``, ``method``, ``model``,
-            ``run``, ``mean`` with its 95 % interval ``low`` to ``high``, ``ties`` (entries that
-            share a letter do not differ significantly) and ``n``, the samples with a score.
+            ``run``, ``mean`` with its 95 % interval ``low`` to ``high``, ``letters`` (entries that
+            share one cannot be told apart) and ``n``, the samples that the mean is over. The place
+            is that of the mean, and equal means share it; an entry without a score on more than a
+            tenth of the samples has none.
     """
 
     protocol: ProtocolFacts
@@ -100,8 +95,9 @@ class Leaderboard:
                 name = f"{line['method']} · {line['model']} · {line['run']}"
                 name = name if len(name) <= 56 else name[:55] + "…"
                 interval = f"({line['low']:.3f} … {line['high']:.3f})"
-                text = f"{line['place']:>4}  {name:<56}  {line['mean']:.3f}  {interval}"
-                lines.append(f"{text}  {line['ties']}"[:WIDTH].rstrip())
+                place = "–" if pd.isna(line["place"]) else f"{line['place']:.0f}"
+                text = f"{place:>4}  {name:<56}  {line['mean']:.3f}  {interval}"
+                lines.append(f"{text}  {line['letters']}"[:WIDTH].rstrip())
             if len(board.lines) > MOST_LINES:
                 lines.append(f"      and {len(board.lines) - MOST_LINES} more")
             lines.append("")
@@ -204,19 +200,29 @@ def _board(entries: Sequence[_Entry], samples: frozenset[str]) -> Board:
         columns = entry.rows[["sample", "cluster", "value"]].astype({"sample": str, "cluster": str})
         frames.append(columns.assign(method=entry.rows["method"].astype(str).map(named)))
         draws |= {named[method]: drawn for method, drawn in entry.draws.items()}
-    table = score_table(pd.concat(frames, ignore_index=True))
-    drawn = bootstrap_means(table.values, RESAMPLES, 0, table.clusters, range_of(protocol.id))
-    for label, aggregated in draws.items():
-        drawn[:, table.methods.index(label)] = aggregated
-    tests = paired_tests(table, protocol.higher_is_better, drawn, draws)
-    letters = dict(zip(tests.methods, tests.letters, strict=True))
-    lines = []
-    for place, label in enumerate(tests.methods, 1):
-        i = table.methods.index(label)
-        estimate = Estimate.of(table.means[i], drawn[:, i])
-        n = int(np.isfinite(table.values[:, i]).sum())
-        lines.append((place, *labels[label], *estimate, letters[label], n))
-    return Board(protocol, samples, pd.DataFrame(lines, columns=COLUMNS))
+    facts = dict(zip(GROUP, ("", protocol.id, protocol.setting, protocol.baseline), strict=True))
+    rows = pd.concat(frames, ignore_index=True).assign(**facts)
+    of_group: AggregateDraws = {("", *protocol.key, label): drawn for label, drawn in draws.items()}
+    limits = {protocol.key: protocol.range}
+    (scores,) = scored_settings(rows, aggregate_draws=of_group, limits=limits)
+    letters = dict(zip(scores.pairs.methods, scores.pairs.letters, strict=True))
+    sign = -1 if protocol.higher_is_better else 1
+    lines = [
+        (
+            scores.ranks[i],
+            *labels[label],
+            scores.means[i],
+            *scores.ends[:, i],
+            letters.get(label, ""),
+            int(scores.counts[i]),
+        )
+        for i, label in enumerate(scores.methods)
+        if scores.counts[i]
+    ]
+    frame = pd.DataFrame(lines, columns=COLUMNS)
+    order = (sign * frame["mean"]).argsort(kind="stable")
+    frame = frame.iloc[order].sort_values("place", kind="stable", na_position="last")
+    return Board(protocol, samples, frame.reset_index(drop=True))
 
 
 def _notes(groups: dict[tuple[str, frozenset[str]], list[_Entry]]) -> Iterator[str]:

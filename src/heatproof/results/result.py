@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 import heatproof
+from heatproof.analysis import wording
+from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.halves import bootstrap_aggregates
-from heatproof.analysis.intervals import GROUP, RESAMPLES
+from heatproof.analysis.intervals import RESAMPLES
 from heatproof.analysis.run_statistics import RunStatistics, with_texts
 from heatproof.analysis.settings import summarize
-from heatproof.errors import HeatproofError, join_limited
+from heatproof.errors import HeatproofError
 from heatproof.methods.notes import kind_of
 from heatproof.report import build
 from heatproof.results import tables
@@ -79,10 +81,10 @@ class Result(RunStatistics):
         return with_texts(self.rows)
 
     def __repr__(self) -> str:
-        return tables.to_text(self._heading, self.summary(), self.caveats)
+        return tables.to_text(self._heading, self.summary(), self.caveats, self.verdicts)
 
     def _repr_html_(self) -> str:
-        return tables.to_html(self._heading, self.summary(), self.caveats)
+        return tables.to_html(self._heading, self.summary(), self.caveats, self.verdicts)
 
     @property
     def _heading(self) -> str:
@@ -97,16 +99,43 @@ class Result(RunStatistics):
         return f"Result({counted(methods, 'method')}{of_models}, {samples}: {counts})"
 
     @property
+    def verdicts(self) -> list[str]:
+        """Which method is the best on each model, one sentence each."""
+        found = [evidence for evidence in self.evidence if evidence.real]
+        return [wording.verdict(evidence, self.titles.__getitem__) for evidence in found]
+
+    @property
     def caveats(self) -> list[str]:
         """What to know before the numbers are used, in sentences; empty if there is nothing.
 
-        Files that are damaged, so that their results are missing, parts that were computed with
-        other versions, on other hardware or with another batch size than the rest, too few samples
-        for intervals, methods on different samples, and why methods have no score at all.
+        Methods that are not ranked because scores are missing, images that hardly fit the
+        normalisation, models that classify no better than guessing, outputs that are not logits,
+        too few samples, images that could not be read, files that are damaged, parts that were
+        computed with other versions or hardware, and methods without any score.
         """
         damage = [damage_text(self.store)] if self.store.damage else []
-        few = self._few_samples
-        return [*damage, *differences(self.store), *few, *self._other_samples, *self._unscored]
+        models = [*self._no_better_than_guessing, *self.input_advice, *self._output_advice]
+        samples = [*self._few_samples, *self._skipped]
+        origin = [*damage, *differences(self.store)]
+        return [*self.not_ranked, *models, *samples, *origin, *self._unscored]
+
+    @property
+    def _no_better_than_guessing(self) -> list[str]:
+        found = []
+        for model, (correct, labelled) in self.accuracy.items():
+            facts = self.facts(model)
+            if labelled and facts and wilson(correct / labelled, labelled)[0] <= 1 / facts.classes:
+                found.append(
+                    f"{self.titles[model]} classifies {correct} of {counted(labelled, 'image')} "
+                    "correctly, no better than guessing: check its weights, the order of its "
+                    "classes and its preprocessing"
+                )
+        return found
+
+    @property
+    def _output_advice(self) -> list[str]:
+        advice = (facts.output_advice for facts in self.provenance.models)
+        return list(dict.fromkeys(text for text in advice if text))
 
     @property
     def _few_samples(self) -> list[str]:
@@ -118,22 +147,13 @@ class Result(RunStatistics):
         return [f"there {verb} only {images}, too few for reliable intervals and ranks"]
 
     @property
-    def _other_samples(self) -> list[str]:
-        """Whether methods of one ranking were evaluated on different samples."""
-        samples = self.rows.groupby([*GROUP, "method"], sort=False, observed=True)["sample"]
-        by_method = samples.nunique()
-        in_all = self.rows.groupby(GROUP, sort=False, observed=True)["sample"].nunique()
-        unequal = by_method.groupby(GROUP, sort=False, observed=True).min() < in_all
-        if not unequal.any():
+    def _skipped(self) -> list[str]:
+        skipped = self.rows.loc[self.rows["status"] == "skipped", "sample"].nunique()
+        if not skipped:
             return []
-        ranking = unequal[unequal].index[0]
-        model, protocol, *_ = ranking
-        counts = by_method.loc[ranking]
-        named = join_limited(f"{method} ({count})" for method, count in counts.items())
         return [
-            f"methods were evaluated on different samples ({model}, {protocol}: {named}), so that "
-            "their means and ranks do not compare; result.difference compares the samples that two "
-            "methods have in common"
+            f"{counted(skipped, 'image')} could not be read and "
+            f"{'was' if skipped == 1 else 'were'} left out"
         ]
 
     @property
@@ -169,8 +189,10 @@ class Result(RunStatistics):
         Returns:
             One line per model, protocol, setting, baseline and method, with its layer and the
             columns ``mean``, ``low`` and ``high`` (95 % interval), ``rank``, ``rank_low`` and
-            ``rank_high``, ``n`` (samples with a score: images, or maps of grids), and the number of
-            rows that are ``undefined``, ``failed``, ``missing``, ``n/a`` and ``skipped``; ``noted``
+            ``rank_high``, ``n`` (the images, or maps of grids, that the mean is over:
+            those that all ranked methods have a score for, or a method's own if it is
+            not ranked, which a ``rank`` of nan says), and the number of rows that are
+            ``undefined``, ``failed``, ``missing``, ``n/a`` and ``skipped``; ``noted``
             is the number of scores whose map has a note. Where a method was run at several layers,
             ranks are among the methods of the same layer and the controls.
         """
@@ -179,7 +201,11 @@ class Result(RunStatistics):
         if resamples not in self._summaries:
             draws = bootstrap_aggregates(self, resamples)
             self._summaries[resamples] = summarize(
-                self.rows, resamples, aggregate_draws=draws, layers=self.ranked_layers
+                self.rows,
+                resamples,
+                aggregate_draws=draws,
+                layers=self.ranked_layers,
+                limits=self.limits,
             )
         return self._summaries[resamples].copy()
 
@@ -257,7 +283,7 @@ class Result(RunStatistics):
         return tables.write_json(content, path)
 
     def to_markdown(self, *, digits: int = 3, intervals: bool = True) -> str:
-        """Return a table in Markdown: methods down, settings across, the best in bold.
+        """Return a table in Markdown: methods down, settings across, possible winners in bold.
 
         Args:
             digits: Digits after the point.
@@ -268,8 +294,8 @@ class Result(RunStatistics):
     def to_latex(self, *, digits: int = 3, intervals: bool = False) -> str:
         r"""Return a table in LaTeX, for ``\usepackage{booktabs}``.
 
-        Methods stand in rows and settings in columns; the best of each column is bold, and names
-        are escaped.
+        Methods stand in rows and settings in columns; the methods of each column that may be the
+        best are bold, those that are not ranked have a dagger, and names are escaped.
 
         Args:
             digits: Digits after the point.
@@ -278,7 +304,7 @@ class Result(RunStatistics):
         return tables.to_latex(self._grid(), digits, intervals)
 
     def _grid(self) -> tables.Grid:
-        return tables.grid(self.summary(), self.setting_labels)
+        return tables.grid(self.summary(), self.setting_labels, self.settings)
 
     def report(self, directory: str | Path | None = None) -> Path:
         """Build the report.

@@ -17,6 +17,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.settings import SettingScores
 from heatproof.protocols import PROTOCOLS
 from heatproof.text import counted, short_titles
 
@@ -94,22 +95,30 @@ def _line(row: Mapping[str, object], shows_n: bool) -> Line:
         interval=f"{low:.3f} … {high:.3f}" if pd.notna(low) else "",
         lost=", ".join(
             [f"n = {row['n']}"] * shows_n
+            + ["not ranked"] * bool(pd.isna(rank) and pd.notna(mean))
             + [f"{row[status]} {status}" for status in statuses if row[status]]
         ),
     )
 
 
-def to_text(heading: str, summary: pd.DataFrame, caveats: Sequence[str] = ()) -> str:
+def to_text(
+    heading: str,
+    summary: pd.DataFrame,
+    caveats: Sequence[str] = (),
+    verdicts: Sequence[str] = (),
+) -> str:
     """Return rankings as text of at most ``WIDTH`` columns; long ones are cut.
 
     Args:
         heading: The first line.
         summary: What ``Result.summary`` returns.
         caveats: What to know before the numbers are used; never cut.
+        verdicts: Which method is the best, in sentences.
     """
     lines = [_cut(heading)]
-    for caveat in caveats:
-        lines += textwrap.wrap(f"! {caveat}", WIDTH, break_long_words=False, break_on_hyphens=False)
+    for text in [*verdicts[:MOST_BLOCKS], *(f"! {caveat}" for caveat in caveats)]:
+        wrapped = textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+        lines += wrapped if text.startswith("!") else map(_cut, wrapped)
     every = list(blocks(summary))
     for block in every[:MOST_BLOCKS]:
         title = textwrap.wrap(block.title, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
@@ -144,16 +153,23 @@ def _cut(text: str, width: int = WIDTH) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def to_html(heading: str, summary: pd.DataFrame, caveats: Sequence[str] = ()) -> str:
+def to_html(
+    heading: str,
+    summary: pd.DataFrame,
+    caveats: Sequence[str] = (),
+    verdicts: Sequence[str] = (),
+) -> str:
     """Return rankings as small HTML tables; every text is escaped.
 
     Args:
         heading: The first line.
         summary: What ``Result.summary`` returns.
         caveats: What to know before the numbers are used.
+        verdicts: Which method is the best, in sentences.
     """
     every = list(blocks(summary))
-    parts = [Markup("<p>{}</p>").format(text) for text in (heading, *caveats)]
+    texts = (heading, *verdicts[:MOST_BLOCKS], *caveats)
+    parts = [Markup("<p>{}</p>").format(text) for text in texts]
     for block in every[:MOST_BLOCKS]:
         parts.append(_html_block(block))
     if len(every) > MOST_BLOCKS:
@@ -196,13 +212,17 @@ class Cell:
     mean: float
     low: float
     high: float
-    best: bool
+    best: bool  # whether it may be the best
+    ranked: bool
 
     def text(self, digits: int, intervals: bool, dash: str = "–") -> str:
-        """Return the mean, and the interval if it is asked for; nan is a dash."""
+        """Return the mean, and the interval if it is asked for; nan is a dash.
+
+        The mean of a method that is not ranked has a dagger.
+        """
         if pd.isna(self.mean):
             return dash
-        value = f"{self.mean:.{digits}f}"
+        value = f"{self.mean:.{digits}f}{'' if self.ranked else '†'}"
         if intervals and pd.notna(self.low):
             value += f" [{self.low:.{digits}f}, {self.high:.{digits}f}]"
         return value
@@ -220,21 +240,23 @@ class Grid(NamedTuple):
         return len({model for model, _, _ in self.rows}) > 1
 
 
-def grid(summary: pd.DataFrame, labels: Mapping[Key, str]) -> Grid:
+def grid(
+    summary: pd.DataFrame, labels: Mapping[Key, str], settings: Sequence[SettingScores]
+) -> Grid:
     """Arrange a summary with methods down and settings across.
 
     Args:
         summary: What ``Result.summary`` returns.
         labels: A short text for every (protocol, setting, baseline).
-
-    Returns:
-        The table. The best of a column has rank 1 in the summary, once per model.
+        settings: The scores of every model and setting.
     """
     keys = list(labels)
+    best = {scores.key: set(scores.pairs.best(scores.pairs.methods)) for scores in settings}
     cells: dict[tuple[str, str], dict[Key, Cell]] = {}
     for row in summary.to_dict("records"):
         key = (row["protocol"], row["setting"], row["baseline"])
-        cell = Cell(row["mean"], row["low"], row["high"], row["rank"] == 1)
+        may_be_best = row["method"] in best.get((row["model"], *key), ())
+        cell = Cell(row["mean"], row["low"], row["high"], may_be_best, pd.notna(row["rank"]))
         cells.setdefault((row["model"], row["method"]), {})[key] = cell
     return Grid(
         [
@@ -359,7 +381,7 @@ def latex_text(text: str) -> str:
 
 
 def _number(text: str) -> str:
-    marks = {"-": "$-$", NONE: "--", "<": "$<$", "∞": r"$\infty$"}
+    marks = {"-": "$-$", NONE: "--", "<": "$<$", "∞": r"$\infty$", "†": r"\textdagger{}"}
     return "".join(marks.get(character, character) for character in text)
 
 

@@ -603,6 +603,9 @@ class ModelFacts(_Content):
     layers: dict[str, str]  # of the aliases middle, final, cam
     all_layers: list[str]
     output_advice: str = ""  # what to do about outputs that are not logits
+    mean: list[float] = []  # of images in [0, 1], by channel; empty if it is not on record
+    std: list[float] = []
+    normalization: str = ""  # whether mean and std were given, or whose they are
     channels: list[int] = []  # of the layer cam: those whose largest activations are stored
 
     @property

@@ -114,6 +114,9 @@ def _model_facts(subject: ModelView, model: Model, layer_shape: LayerShape) -> M
         layers=dict(model.landmarks),
         all_layers=list(model.all_layers),
         output_advice=model.output_advice,
+        mean=model.mean.flatten().tolist(),
+        std=model.std.flatten().tolist(),
+        normalization=model.normalization,
         channels=_channels(subject, model, layer_shape),
     )
 

@@ -30,8 +30,12 @@ def draw_ranking(chart: RankingChart) -> Markup:
     if chart.line is not None:
         x = axis.position(chart.line, left, right)
         parts += _line(x, left, right, bottom, chart.line_label)
+    any_rank = any(math.isfinite(m.rank) for m in marks)
     for i, method in enumerate(marks):
-        parts.append(_row(method, axis, left, right, width, TOP + ROW * (i + 0.5)))
+        rank = f"{method.rank:.0f}" if math.isfinite(method.rank) else "–"
+        if not any_rank and math.isfinite(method.mean):  # differences, which have none
+            rank = ""
+        parts.append(_row(method, rank, axis, left, right, width, TOP + ROW * (i + 0.5)))
     return svg(width, bottom + BOTTOM, chart.title, *parts, kind="ranking")
 
 
@@ -43,11 +47,10 @@ def _line(x: float, left: float, right: float, bottom: float, label: str) -> lis
     ]
 
 
-def _row(method: Mark, axis: Axis, left: float, right: float, width: float, y: float) -> Markup:
+def _row(
+    method: Mark, rank: str, axis: Axis, left: float, right: float, width: float, y: float
+) -> Markup:
     scored = math.isfinite(method.mean)
-    rank = f"{method.rank:.0f}" if scored else "–"
-    if scored and math.isnan(method.rank):
-        rank = ""
     parts = [
         row_background(0, y - ROW / 2, width, ROW),
         tag("text", rank, class_="rank", x=20, y=y + 4, text_anchor="end"),

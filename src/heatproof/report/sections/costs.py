@@ -12,7 +12,6 @@ from heatproof.figures.axes import Axis
 from heatproof.figures.charts import Point, ScatterChart, Spot
 from heatproof.figures.numbers import number
 from heatproof.report.sections.base import section
-from heatproof.report.sections.verdict_details import passes
 from heatproof.report.site import Figure, Site
 
 NO_PASSES = -0.5  # where a method without passes stands on the logarithmic axis
@@ -63,6 +62,7 @@ def content(run: RunStatistics, site: Site) -> Content | None:
 
 def _model(run: RunStatistics, site: Site, standing: Standings) -> Model:
     front = _front(run, standing)
+    evidence = run.evidence_of(standing)
     rows = []
     for method in dict.fromkeys([*standing.order, *standing.methods]):
         facts = run.methods[method]
@@ -70,7 +70,7 @@ def _model(run: RunStatistics, site: Site, standing: Standings) -> Model:
         rows.append(
             Row(
                 method=method,
-                rank=standing.mean_rank(method) if method in standing.order else None,
+                rank=evidence.mean_rank(method) if method in standing.order else None,
                 forwards=forwards,
                 backwards=backwards,
                 milliseconds=run.milliseconds.get((standing.model, method)),
@@ -87,7 +87,7 @@ def _front(run: RunStatistics, standing: Standings) -> list[str]:
     priced = [
         (count, float(standing.mean_ranks[standing.methods.index(m)]), m)
         for m in standing.order
-        if not run.is_control(m) and (count := passes(run, m)) is not None
+        if not run.is_control(m) and (count := run.passes(m)) is not None
     ]
     front: list[str] = []
     best = math.inf
@@ -103,7 +103,7 @@ def _figure(
 ) -> Figure | None:
     points = {}
     for row in rows:
-        count = passes(run, row.method)
+        count = run.passes(row.method)
         if row.rank is None or count is None:
             continue
         tip = f"{row.method}\nmean rank {number(row.rank.value, 2)}\n{count} passes per map"

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heatproof.analysis import wording
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.analysis.tradeoff import Tradeoff, tradeoff
+from heatproof.analysis.tradeoff import FEWEST_BASELINES, tradeoff
 from heatproof.baselines import Baseline
 from heatproof.figures import pictures
 from heatproof.figures.axes import Axis
@@ -56,7 +57,6 @@ LEFT = {  # of Picard et al. 2024, or heatproof's own; others are shown under th
 }
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # fractions of the pixels that are removed
 TOP = 5  # predictions when nothing is left
-BEST_BASELINES = 3
 
 
 class BaselineCurves(NamedTuple):
@@ -105,8 +105,8 @@ class TradeoffFigure:
 
     distance: str
     figure: Figure
-    trade: Tradeoff | None
-    below: list[str]  # baselines that remove most for their distance
+    trend: str  # whether there is one over the baselines, in words; empty without a fit
+    off_the_line: str
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ def _tradeoff(
     label = _information_label(measure)
     distances = np.stack([_per_sample(c, distance) for c in curves], 1)
     left = np.stack([_per_sample(c, measure) for c in curves], 1)
-    trade = tradeoff(distances, left)
+    trade = tradeoff(distances, left, [_needs_model(c.baseline) for c in curves])
     points = []
     for k, c in enumerate(curves):
         x = Estimate.mean(distances[:, k])
@@ -348,11 +348,22 @@ def _tradeoff(
     chart = ScatterChart(
         title, points, across, up, titles, fit=fit, model=model, protocol=protocol, panel=where
     )
-    below = []
-    if trade:
-        lowest = np.argsort(trade.residuals, kind="stable")[:BEST_BASELINES]
-        below = [curves[k].baseline for k in lowest]
-    return TradeoffFigure(DISTANCES[distance], site.figure(chart), trade, below)
+    if trade is None:
+        return TradeoffFigure(DISTANCES[distance], site.figure(chart), "", "")
+    text = wording.tradeoff(trade.correlation, trade.p, trade.fitted, FEWEST_BASELINES)
+    off = ""
+    if trade.fitted >= FEWEST_BASELINES:
+        below, above = (
+            [c.baseline for c, sign in zip(curves, trade.off, strict=True) if sign == wanted]
+            for wanted in (-1, 1)
+        )
+        off = wording.off_the_line(below, above)
+    return TradeoffFigure(DISTANCES[distance], site.figure(chart), text, off)
+
+
+def _needs_model(baseline: str) -> bool:
+    known = Baseline.find(baseline)
+    return known is not None and known.entry.group == "model"
 
 
 def _described(name: str, estimate: Estimate) -> str:

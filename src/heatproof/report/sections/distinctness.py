@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
 import torch
 
-from heatproof.analysis.distinctness import Distinct, Pair, Trio, distinct, trios
+from heatproof.analysis import wording
+from heatproof.analysis.distinctness import Curve, Distances, Trio, distances, trios
 from heatproof.analysis.published import published_table
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
@@ -25,15 +24,6 @@ KINDS = {"original": "cam", "removed": "gradient", "introduced": "perturbation"}
 SAMPLES = 3
 
 
-class Curve(Protocol):
-    """What a metric measured on the maps of one method."""
-
-    @property
-    def xy(self) -> np.ndarray: ...  # (S, 2)
-
-    def halves(self) -> list[Pair]: ...  # on halves of the samples
-
-
 @dataclass(frozen=True)
 class Panel:
     """A sample with its maps."""
@@ -47,24 +37,13 @@ class Panel:
 class Content:
     """What the template shows."""
 
-    distances: dict[str, Distinct]  # by label of the setting
+    distances: dict[str, Distances]  # by label of the setting
+    answers: list[str]  # which metrics distinguish the maps, in words
     trios: list[tuple[Trio, dict[str, Figure]]]  # with its curves, by label of the setting
     panels: list[Panel]
     schemes: list[str]
     kinds: list[tuple[str, str]]
     published: str  # what the paper reports
-
-    @property
-    def tell_apart(self) -> list[tuple[str, Distinct]]:
-        """The settings whose mean distance is larger than by chance, the largest first."""
-        found = [(label, d) for label, d in self.distances.items() if d.mean.value > d.mean.chance]
-        return sorted(found, key=lambda pair: -pair[1].mean.value)
-
-    @property
-    def confuse(self) -> list[tuple[str, Distinct]]:
-        """The other settings, and those whose distances are not defined."""
-        apart = {label for label, _ in self.tell_apart}
-        return [(label, d) for label, d in self.distances.items() if label not in apart]
 
 
 def content(
@@ -96,13 +75,9 @@ def content(
     if not compared:
         return None
     names = dict.fromkeys(name for trio in compared for name in trio.names)
-    originals = dict.fromkeys(trio.original for trio in compared)
     labels = run.setting_labels
-    distances = {}
-    for key, metric in metrics.items():
-        curves = {name: metric[name].xy for name in names}
-        halves = {name: metric[name].halves() for name in originals}
-        distances[labels[key]] = distinct(compared, curves, halves)
+    by_label = {labels[key]: {name: m[name] for name in names} for key, m in metrics.items()}
+    found = distances(compared, by_label)
     figures = []
     for trio in compared:
         by_setting = {
@@ -111,7 +86,11 @@ def content(
         }
         figures.append((trio, by_setting))
     return Content(
-        distances=distances,
+        distances=found,
+        answers=[
+            wording.distinguishes(label, sum(d.distinct for d in of_metric.each), len(compared))
+            for label, of_metric in found.items()
+        ],
         trios=figures,
         panels=_panels(site, kept, compared),
         schemes=list(dict.fromkeys(trio.scheme for trio in compared)),
@@ -123,7 +102,7 @@ def content(
 def _published() -> str:
     """Return the means that Li et al. report, with what they were measured on."""
     table = published_table("li2024/table1")
-    values = ", ".join(f"{entry.row} {entry.value:.3f}" for entry in table.entries)
+    values = ", ".join(f"{e.row} {e.value:.3f} ± {e.spread:.3f}" for e in table.entries)
     return f"Li et al., Table 1 ({table.data}), report the means {values}."
 
 
@@ -135,7 +114,7 @@ def _chart(
     titles: tuple[str, str],
     trio: Trio,
 ) -> ChangedMapChart:
-    points = [metric[name].xy for name in trio.names]
+    points = [metric[name].curve_of(metric[name].measured) for name in trio.names]
     lines = [
         Trace(kind, family, tuple(xy[:, 1]), tuple(xy[:, 0]))
         for (kind, family), xy in zip(KINDS.items(), points, strict=True)

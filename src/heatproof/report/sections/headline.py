@@ -1,23 +1,26 @@
-"""Which method wins on each model, how confident this is, and what to be careful about."""
+"""Which method is the best on each model, how sure this is, and what to be careful about."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from heatproof.analysis import wording
 from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.counts import SampleCounts
+from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.ranks import ALIASES, Standings
+from heatproof.analysis.ranks import ALIASES, Key, Standings
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.methods.notes import kind_of
 from heatproof.report.sections.base import section
 from heatproof.report.sections.verdict_details import (
     BriefRanking,
-    ProtocolVerdict,
-    WinnerCost,
+    LeaderCost,
     brief_ranking,
     by_protocol,
-    winner_cost,
+    leader_cost,
 )
 from heatproof.report.site import Site
 from heatproof.runs.format import ProtocolFacts
@@ -30,31 +33,20 @@ RANDOM = "random"  # the control whose maps are noise
 
 
 @dataclass(frozen=True)
-class ControlVerdict:
-    """The best control of a model."""
-
-    name: str
-    rank: Estimate
-    beaten: list[str]  # methods that rank below it
-    clearly: list[str]  # those of them that rank significantly below it
-
-
-@dataclass(frozen=True)
 class Doubts:
-    """Why a significant lead is no clear win; what is empty or None does not apply.
+    """Why a lead is no win; what is empty or None does not apply.
 
     Attributes:
         chance: The fraction that guessing classifies correctly, if the model may do no better.
         few: The images and grids of the setting with the fewest, if these are too few.
-        control: A control that the winner does not rank significantly above.
-        random: Settings under which the winner is not significantly better than a random map, with
-            its score and that of a random map.
+        control: A control that the leader is not shown to be better than, in words.
+        random: The same of a random map, in words.
     """
 
     chance: float | None
     few: SampleCounts | None
     control: str
-    random: list[tuple[str, Estimate, float]]
+    random: str
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
@@ -62,48 +54,43 @@ class Doubts:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result for one model, or for one layer of a model."""
+    """The result for one model, or for one layer of a model; texts come from `wording`."""
 
+    evidence: Evidence
     model: str
     layer: str  # empty if all methods are ranked together
-    winner: str
+    leader: str
+    badge: str
     rank: Estimate
-    first: float  # fraction of the bootstrap draws in which it ranks first
     scores: list[tuple[str, Estimate]]  # setting, mean
     score: Estimate | None  # mean over the settings; None if they are of several protocols
-    second: str
-    rank_gap: Estimate | None
-    score_gap: Estimate | None
-    ties: list[str]  # methods that do not rank significantly below the winner
-    compared: int
-    control: ControlVerdict | None
-    elsewhere: list[tuple[str, str]]  # settings with a significantly better method, and the best
+    certainty: str
+    against: list[str]
+    control: str
     correct: int
     labelled: int
     doubts: Doubts
-    protocols: list[ProtocolVerdict]  # empty if there is one protocol
-    cost: WinnerCost | None
+    protocols: list[str]  # empty if there is one protocol
+    cost: LeaderCost | None
     brief: BriefRanking
 
     @property
-    def leads(self) -> bool:
-        """Whether the winner ranks significantly above all other methods."""
-        return not self.ties and self.compared > 1
-
-    @property
     def clear(self) -> bool:
-        """Whether it also is nowhere beaten, on enough data of a model that works."""
-        return self.leads and not self.elsewhere and not self.doubts
+        """Whether the leader wins, on enough data of a model that works."""
+        return bool(self.evidence.winner) and not self.doubts
 
     @property
     def where(self) -> str:
         """The model, and the layer if methods are ranked within layers."""
-        return f"{self.model} at layer {self.layer}" if self.layer else self.model
+        return wording.where(self.evidence)
 
     @property
-    def control_wins(self) -> bool:
-        """Whether the best control ranks above the winner."""
-        return self.control is not None and self.winner in self.control.beaten
+    def no_control_below(self) -> bool:
+        """Whether the best control is not below the leader."""
+        controls = self.evidence.ranked_controls
+        if not controls:
+            return False
+        return self.evidence.place(controls[0]) <= self.evidence.place(self.leader)
 
 
 @dataclass(frozen=True)
@@ -121,8 +108,8 @@ class Warnings:
 
     unfinished: int  # tasks
     empty: bool  # there are no scores
-    controls: list[tuple[ControlVerdict, list[str]]]  # that rank above methods, and where
-    disagreements: list[Verdict]  # whose winner is significantly worse under some settings
+    controls: bool  # one ranks above a method
+    not_ranked: list[str]  # methods and why, in words
     failed: int  # scores
     failed_methods: list[str]
     few_samples: SampleCounts | None  # of the smallest setting, if too few for reliable intervals
@@ -132,7 +119,7 @@ class Warnings:
     missing_methods: list[str]
     noted: list[NotedMaps]
     probabilities: list[str]  # what to do about models whose outputs are not logits
-    uneven: list[str]  # methods with fewer scores than others
+    unlikely_inputs: list[str]  # what to do about images that hardly fit the normalisation
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
@@ -143,11 +130,13 @@ class Content:
     """What the template shows."""
 
     verdicts: list[Verdict]
-    winners: list[str]
-    shared: list[str]  # methods that win, or tie with the winner, in every verdict
+    lead: str
+    explained: str
+    unused: str  # settings that do not count, in words
     warnings: Warnings
     unranked_models: list[str]
-    settings: int
+    settings: int  # that count in the mean ranks
+    counted_protocols: int  # that these are of
     protocols: list[ProtocolFacts]
     models: int  # with a verdict
     layers: list[str]  # within which methods are ranked
@@ -157,7 +146,7 @@ class Content:
 @section(
     "headline",
     short="Answer",
-    question="Which method wins, and how confident is this?",
+    question="Which method is the best, and how sure is this?",
     order=10,
     page="Overview",
 )
@@ -168,16 +157,20 @@ def content(run: RunStatistics, site: Site) -> Content:
     for standing in run.standings:
         chosen = _chosen_layers(run, standing)
         more_layers |= len(chosen) < len(standing.by_layer)
-        verdicts += [v for s in chosen if (v := verdict(run, s))]
+        verdicts += [v for s in chosen if (v := verdict(run, run.evidence_of(s)))]
     ranked = {v.model for v in verdicts}
-    best = [[v.winner, *v.ties] for v in verdicts]
+    evidences = [v.evidence for v in verdicts]
+    unused = list(dict.fromkeys(key for evidence in evidences for key in evidence.unused))
+    used = {key for evidence in evidences for key in _used_keys(evidence)}
     return Content(
         verdicts=verdicts,
-        winners=list(dict.fromkeys(v.winner for v in verdicts)),
-        shared=[m for m in best[0] if all(m in tied for tied in best)] if best else [],
+        lead=wording.lead(evidences, [bool(v.doubts) for v in verdicts], run.titles.__getitem__),
+        explained=wording.EXPLAINED,
+        unused=wording.unused_settings(unused, run.setting_labels),
         warnings=warnings(run, verdicts),
         unranked_models=[s.model for s in run.standings if s.model not in ranked],
-        settings=len(run.protocols),
+        settings=len(used),
+        counted_protocols=len({protocol for protocol, _, _ in used}),
         protocols=list({p.id: p for p in run.protocols.values()}.values()),
         models=len(ranked),
         layers=list(dict.fromkeys(v.layer for v in verdicts if v.layer)),
@@ -199,110 +192,109 @@ def _chosen_layers(run: RunStatistics, standing: Standings) -> list[Standings]:
     return named or [at_layers[0], at_layers[len(at_layers) // 2], at_layers[-1]]
 
 
-def verdict(run: RunStatistics, standing: Standings) -> Verdict | None:
-    """Return the result for standings; None if no method has a score under every setting."""
-    real = [m for m in standing.order if not run.is_control(m)]
-    if not real:
+def verdict(run: RunStatistics, evidence: Evidence) -> Verdict | None:
+    """Return the result for a model; None if no method is ranked under the settings that apply."""
+    leader = evidence.leader
+    if not leader:
         return None
-    winner, *others = real
-    second = others[0] if others else ""
-    scores = []
-    elsewhere = []
-    for i, key in enumerate(standing.settings):
-        label = run.setting_labels[key]
-        scores.append((label, standing.score(i, winner)))
-        better = standing.significantly_better(i, winner, real)
-        if better:
-            elsewhere.append((label, better[0]))
-    control = _best_control(run, standing, real)
+    standing = evidence.standing
+    labels = run.setting_labels
     correct, labelled = run.accuracy[standing.model]
-    ties = [m for m in others if not standing.rank_gap(winner, m).low > 0]
+    fewest = _fewest([run.counts_of[standing.model, key] for key in _used_keys(evidence)])
+    doubts = _doubts(run, evidence, fewest)
     return Verdict(
+        evidence=evidence,
         model=standing.model,
         layer=standing.layer,
-        winner=winner,
-        rank=standing.mean_rank(winner),
-        first=standing.first_fraction(winner, real),
-        scores=scores,
-        score=standing.mean_score(winner),
-        second=second,
-        rank_gap=standing.rank_gap(winner, second) if second else None,
-        score_gap=standing.score_gap(winner, second) if second else None,
-        ties=ties,
-        compared=len(real),
-        control=control,
-        elsewhere=elsewhere,
+        leader=leader,
+        badge=wording.badge(evidence, bool(doubts)),
+        rank=evidence.mean_rank(leader),
+        scores=[
+            (labels[key], score)
+            for i, key in enumerate(standing.settings)
+            if math.isfinite((score := standing.score(i, leader)).value)
+        ],
+        score=standing.under(_used_indices(evidence)).mean_score(leader),
+        certainty=wording.certainty(evidence, str(fewest)),
+        against=wording.against(evidence, labels, len(evidence.used)),
+        control=wording.control(evidence),
         correct=correct,
         labelled=labelled,
-        doubts=_doubts(run, standing, winner, control),
-        protocols=by_protocol(run, standing),
-        cost=winner_cost(run, standing.model, winner, ties),
-        brief=brief_ranking(run, standing),
+        doubts=doubts,
+        protocols=by_protocol(evidence),
+        cost=leader_cost(run, evidence),
+        brief=brief_ranking(run, evidence),
     )
 
 
-def _doubts(
-    run: RunStatistics, standing: Standings, winner: str, control: ControlVerdict | None
-) -> Doubts:
+def _doubts(run: RunStatistics, evidence: Evidence, fewest: SampleCounts) -> Doubts:
+    standing = evidence.standing
+    leader = evidence.leader
     correct, labelled = run.accuracy[standing.model]
     facts = run.facts(standing.model)
     chance = None
     if labelled and facts and wilson(correct / labelled, labelled)[0] <= 1 / facts.classes:
         chance = 1 / facts.classes
-    fewest = _fewest(run, standing.model)
-    random_maps = [m for m in standing.order if run.is_control(m) and m.startswith(RANDOM)]
-    not_below = [m for m in random_maps if not standing.rank_gap(winner, m).low > 0]
-    if control and winner in control.beaten:
-        not_below = [control.name]
+    controls = evidence.ranked_controls
+    checked = [m for m in controls if m.startswith(RANDOM) or m == controls[0]]
+    not_below = [m for m in checked if not evidence.surely_better(leader, m)]
+    not_below = [m for m in not_below if len(evidence.used) == 1 or _level_with(evidence, m)]
     random = []
     for i, key in enumerate(standing.settings):
         of_random = run.protocols[key].random_score
-        if of_random is None:
+        score = standing.score(i, leader)
+        if of_random is None or not math.isfinite(score.value):
             continue
-        score = standing.score(i, winner)
         higher = run.protocols[key].higher_is_better
         if not (score.low > of_random if higher else score.high < of_random):
-            random.append((run.setting_labels[key], score, of_random))
+            found = wording.estimate(score)
+            random.append(f"under {run.setting_labels[key]} ({found}; random {of_random:g})")
+    more = f" and {len(random) - 3} more" if len(random) > 3 else ""
     return Doubts(
         chance=chance,
         few=fewest if fewest.independent < TOO_FEW_SAMPLES else None,
-        control=not_below[0] if not_below else "",
-        random=random,
+        control=wording.not_above_control(not_below[0]) if not_below else "",
+        random=wording.not_above_random(", ".join(random[:3]) + more) if random else "",
     )
 
 
-def _fewest(run: RunStatistics, model: str | None = None) -> SampleCounts:
+def _level_with(evidence: Evidence, control: str) -> bool:
+    """Return whether the leader is not ahead of a control under some setting."""
+    for scores in evidence.used:
+        pairs = scores.pairs
+        i, j = (pairs.methods.index(m) for m in (evidence.leader, control))
+        if not pairs.ahead[i, j]:
+            return True
+    return False
+
+
+def _used_indices(evidence: Evidence) -> list[int]:
+    """Return the settings that count in the mean rank, by their indices."""
+    return [i for i, weight in enumerate(evidence.standing.weights) if weight]
+
+
+def _used_keys(evidence: Evidence) -> list[Key]:
+    return [evidence.standing.settings[i] for i in _used_indices(evidence)]
+
+
+def _fewest(counts: Iterable[SampleCounts]) -> SampleCounts:
     """Return the counts of the setting with the fewest images and grids."""
-    counts = [c for (name, _), c in run.counts_of.items() if model in (None, name)]
     return min(counts, key=lambda c: c.independent)
-
-
-def _best_control(
-    run: RunStatistics, standing: Standings, real: list[str]
-) -> ControlVerdict | None:
-    controls = run.controls(standing.order)
-    if not controls:
-        return None
-    best = controls[0]
-    beaten = [m for m in real if standing.order.index(m) > standing.order.index(best)]
-    clearly = [m for m in beaten if standing.rank_gap(best, m).low > 0]
-    return ControlVerdict(best, standing.mean_rank(best), beaten, clearly)
 
 
 def warnings(run: RunStatistics, verdicts: list[Verdict]) -> Warnings:
     """Return what a reader must know before trusting the numbers; the template words it."""
     failed = run.rows[run.rows["status"] == "failed"]
     skipped = run.rows[run.rows["status"] == "skipped"]
-    summary = run.summary_frame
     missing = run.rows[run.rows["status"] == "missing"]
-    lost = summary["undefined"] + summary["failed"] + summary["missing"]
-    short = summary[(summary["n"] > 0) & (lost > 0)]
-    fewest = _fewest(run) if len(run.rows) else None
+    used = [(v.model, key) for v in verdicts for key in _used_keys(v.evidence)]
+    counts = [run.counts_of[of] for of in used] or list(run.counts_of.values())
+    fewest = _fewest(counts) if counts else None
     return Warnings(
         unfinished=len(run.unfinished),
         empty=not len(run.rows),
-        controls=_controls_that_beat_methods(verdicts),
-        disagreements=[v for v in verdicts if v.elsewhere],
+        controls=any(v.control and v.evidence.ranked_controls for v in verdicts),
+        not_ranked=run.not_ranked,
         failed=len(failed),
         failed_methods=list(dict.fromkeys(failed["method"])),
         few_samples=fewest if fewest and fewest.independent < FEW_SAMPLES else None,
@@ -318,7 +310,7 @@ def warnings(run: RunStatistics, verdicts: list[Verdict]) -> Warnings:
         probabilities=list(
             dict.fromkeys(m.output_advice for m in run.provenance.models if m.output_advice)
         ),
-        uneven=list(dict.fromkeys(short["method"])),
+        unlikely_inputs=run.input_advice,
     )
 
 
@@ -330,16 +322,3 @@ def _noted(run: RunStatistics) -> list[NotedMaps]:
         count = len(part[["model", "method", "sample", "target"]].drop_duplicates())
         noted.append(NotedMaps(str(kind), count, list(dict.fromkeys(part["method"]))))
     return noted
-
-
-def _controls_that_beat_methods(
-    verdicts: list[Verdict],
-) -> list[tuple[ControlVerdict, list[str]]]:
-    """Return each control that beats methods, with where these are the same."""
-    same: dict[tuple[object, ...], tuple[ControlVerdict, list[str]]] = {}
-    for v in verdicts:
-        if v.control and v.control.beaten:
-            key = (v.control.name, tuple(v.control.beaten), tuple(v.control.clearly))
-            _, models = same.setdefault(key, (v.control, []))
-            models.append(v.where)
-    return list(same.values())

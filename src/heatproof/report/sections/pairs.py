@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from heatproof.analysis import wording
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.paired_differences import gaps
+from heatproof.analysis.paired_differences import family_of_gaps
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures.axes import Axis
@@ -33,10 +34,7 @@ class Comparison:
     model: str
     setting: str
     figure: Figure
-    higher: int  # pairs whose changed method scores significantly higher
-    lower: int
-    of: int
-    better: str  # higher or lower
+    text: str  # how many of them differ
 
 
 @dataclass(frozen=True)
@@ -87,14 +85,19 @@ def _compare(
     run: RunStatistics, site: Site, model: str, key: Key, title: str, pairs: list[tuple[str, str]]
 ) -> Comparison | None:
     scores = run.table(model, key)
+    scored = [pair for pair in pairs if set(pair) <= set(scores)]
+    originals = scores[[o for o, _ in scored]]
+    found = family_of_gaps(scores[[c for _, c in scored]], originals, run.clusters)
     marks = []
     differences: list[Estimate] = []
-    scored = [pair for pair in pairs if set(pair) <= set(scores)]
-    found = gaps(scores[[c for _, c in scored]], scores[[o for o, _ in scored]], run.clusters)
-    for (original, changed), (difference, samples) in zip(scored, found, strict=True):
-        if samples < 2:
+    significant = []
+    low, high = found.intervals
+    for k, (original, changed) in enumerate(scored):
+        if found.counts[k] < 2:
             continue
+        difference = Estimate(float(found.gaps[k]), float(low[k]), float(high[k]))
         differences.append(difference)
+        significant.append(bool(found.significant[k]))
         tip = f"{changed} − {original}\n{describe_mean(*difference)}"
         marks.append(Mark(original, run.family(original), *difference, float("nan"), tip, ""))
     if len(differences) < FEWEST:
@@ -113,12 +116,16 @@ def _compare(
         model=model,
         protocol=key[0],
     )
+    signs = [
+        (d.value > 0) - (d.value < 0) if s else 0
+        for d, s in zip(differences, significant, strict=True)
+    ]
+    better = "higher" if run.protocols[key].higher_is_better else "lower"
     return Comparison(
         model=run.short_names[model],
         setting=run.setting_labels[key],
         figure=site.figure(chart),
-        higher=sum(d.low > 0 for d in differences),
-        lower=sum(d.high < 0 for d in differences),
-        of=len(differences),
-        better="higher" if run.protocols[key].higher_is_better else "lower",
+        text=wording.counts_of_differences(
+            signs.count(1), signs.count(-1), len(differences), better
+        ),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heatproof.analysis.published import NOT_COMPARABLE, Comparison, all_comparisons
+from heatproof.analysis import wording
+from heatproof.analysis.published import Comparison, all_comparisons
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.sections.base import section
 from heatproof.report.site import Site
@@ -16,7 +17,8 @@ class Content:
 
     comparisons: list[Comparison]
     reasons: dict[str, list[str]]  # by table, why numbers are not comparable
-    counts: dict[str, dict[str, int]]  # by table, how often each verdict occurs
+    counts: dict[str, str]  # by table, how often each verdict occurs, in words
+    explained: str
 
 
 @section(
@@ -37,5 +39,5 @@ def content(run: RunStatistics, site: Site) -> Content | None:
         parts = [part for line in comparison.lines for part in line.reason.split("; ") if part]
         reasons[name] = list(dict.fromkeys(parts))
         verdicts = [line.verdict for line in comparison.lines]
-        counts[name] = {v: verdicts.count(v) for v in verdicts if v != NOT_COMPARABLE}
-    return Content(comparisons, reasons, counts)
+        counts[name] = wording.published_counts(verdicts)
+    return Content(comparisons, reasons, counts, wording.PUBLISHED_EXPLAINED)

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
+from heatproof.analysis import wording
 from heatproof.analysis.counts import SampleCounts
+from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.run_statistics import RunStatistics
@@ -22,6 +24,7 @@ from heatproof.figures.numbers import interval
 from heatproof.figures.palette import FAMILIES
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean, panel_title, select
+from heatproof.report.sections.verdict_details import rank_axis
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import ProtocolFacts
 from heatproof.text import with_short_titles, without_formulas
@@ -51,22 +54,6 @@ class Choices(NamedTuple):
     families: list[str]
 
 
-class BestTwo(NamedTuple):
-    """What it takes to tell the best two methods apart that look at the model."""
-
-    first: str
-    second: str
-    significant: bool
-    needed: float  # images or grids for one test that finds the difference in 80 % of data sets
-    available: int  # images or grids that there are
-    detectable: float
-
-    @property
-    def alike(self) -> bool:
-        """Whether their scores are the same on every image, as far as three digits show."""
-        return self.detectable < 0.0005
-
-
 @dataclass(frozen=True)
 class Panel:
     """A setting."""
@@ -76,7 +63,7 @@ class Panel:
     rows: list[dict[str, Any]]  # lines of the summary, best first, with a drawn interval
     protocol: ProtocolFacts
     counts: SampleCounts
-    best_two: BestTwo | None
+    best_two: str  # what it takes to tell the best two methods apart; empty without a test
 
 
 @dataclass(frozen=True)
@@ -86,6 +73,7 @@ class Ranking:
     layer: str  # empty if all methods are ranked together
     panels: list[Panel]
     overall: list[OverallRow]
+    last: int  # the lowest rank that a method can have
 
 
 @dataclass(frozen=True)
@@ -107,6 +95,7 @@ class Content:
     many_settings: bool
     protocols: list[ProtocolFacts]
     choices: Choices
+    letters_explained: str
 
 
 @section(
@@ -132,6 +121,7 @@ def content(run: RunStatistics, site: Site) -> Content:
         many_settings=len(run.protocols) > 1,
         protocols=list({p.id: p for p in run.protocols.values()}.values()),
         choices=_choices(run),
+        letters_explained=wording.LETTERS_EXPLAINED,
     )
 
 
@@ -179,12 +169,13 @@ def _axis(run: RunStatistics, protocol: str) -> Axis:
 
 def _ranking(run: RunStatistics, site: Site, standing: Standings, axes: dict[str, Axis]) -> Ranking:
     summary = run.summary_of(standing)
-    pairs = run.pairs_of(standing)
     panels = [
-        _panel(run, site, standing, summary, key, axes[key[0]], pairs[key])
-        for key in standing.settings
+        _panel(run, site, standing, summary, key, axes[key[0]], scores.pairs)
+        for key, scores in zip(standing.settings, standing.scores, strict=True)
     ]
-    return Ranking(standing.layer, panels, _overall(run, standing))
+    evidence = run.evidence_of(standing)
+    last = int(rank_axis(evidence).high)
+    return Ranking(standing.layer, panels, _overall(run, evidence), last)
 
 
 def _panel(
@@ -240,7 +231,10 @@ def _panel(
         panel=panel_title(run, standing.model, key, standing.layer),
     )
     figure = site.figure(chart)
-    return Panel(run.setting_labels[key], figure, rows, protocol, counts, _best_two(run, pairs))
+    unit = "grids" if counts.maps else "images"
+    return Panel(
+        run.setting_labels[key], figure, rows, protocol, counts, _best_two(run, pairs, unit)
+    )
 
 
 def _drawn(
@@ -261,20 +255,13 @@ def _ties(pairs: PairedTests, method: str) -> dict[str, Any]:
     return {"ties": pairs.letters[i], "first": float(pairs.first[i])}
 
 
-def _best_two(run: RunStatistics, pairs: PairedTests) -> BestTwo | None:
-    """Compare the best two methods that are not controls; None if there is no test of them."""
+def _best_two(run: RunStatistics, pairs: PairedTests, unit: str) -> str:
+    """Compare the best two methods that are not controls; empty if there is no test of them."""
     real = [i for i, method in enumerate(pairs.methods) if not run.is_control(method)]
-    if len(real) < 2 or not math.isfinite(pairs.p[real[0], real[1]]):
-        return None
-    i, j = real[:2]
-    return BestTwo(
-        pairs.methods[i],
-        pairs.methods[j],
-        bool(pairs.different[i, j]),
-        pairs.needed(i, j),
-        int(pairs.counts[i, j]),
-        pairs.detectable(i, j),
-    )
+    if len(real) < 2 or not math.isfinite(pairs.adjusted[real[0], real[1]]):
+        return ""
+    apart = "that depend on the model" if run.controls(list(run.methods)) else ""
+    return wording.best_two(pairs, real[0], real[1], unit, apart)
 
 
 def _unscored(line: dict[str, Any]) -> str:
@@ -288,25 +275,28 @@ def _tip(run: RunStatistics, line: dict[str, Any], unit: str) -> str:
     name = line["method"] + (f"  ({paper})" if paper else "")
     if not math.isfinite(line["mean"]):
         return f"{name}\n{_unscored(line)}"
-    ranks = interval(line["rank"], line["rank_low"], line["rank_high"], 0)
+    ranked = "not ranked"
+    if math.isfinite(line["rank"]):
+        ends = interval(line["rank"], line["rank_low"], line["rank_high"], 0)
+        ranked = f"rank {line['rank']:.0f} · interval {ends}"
     noted = f" · {line['noted']} with a note" if line["noted"] else ""
     return (
         f"{name}\n{describe_mean(line['mean'], line['low'], line['high'])}\n"
-        f"rank {line['rank']:.0f} · interval {ranks} · {line['n']} {unit}{noted}"
+        f"{ranked} · {line['n']} {unit}{noted}"
     )
 
 
-def _overall(run: RunStatistics, standing: Standings) -> list[OverallRow]:
-    """Return the mean ranks over the settings; methods with a missing score come last."""
-    unranked = [m for m in standing.methods if m not in standing.order]
-    axis = Axis(1.0, float(max(2, len(standing.methods))), ())
+def _overall(run: RunStatistics, evidence: Evidence) -> list[OverallRow]:
+    """Return the mean ranks over the settings; methods that are not ranked come last."""
+    standing = evidence.standing
+    unranked = [m for m in standing.methods if m not in evidence.ranked]
+    axis = rank_axis(evidence)
     rows = []
-    for method in [*standing.order, *unranked]:
+    for method in [*evidence.ranked, *unranked]:
         column = standing.methods.index(method)
-        better = int((standing.mean_ranks < standing.mean_ranks[column]).sum())
-        position = 1 + better if method in standing.order else None
+        position = evidence.place(method) if method in evidence.ranked else None
         means = [float(v) for v in standing.means[:, column]]
-        rank = standing.mean_rank(method)
+        rank = evidence.mean_rank(method)
         interval = Markup("")
         if position is not None:
             interval = svg.inline_interval(run.family(method), *rank, axis)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from heatproof.analysis import wording
 from heatproof.analysis.accuracy import proportion
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
@@ -71,7 +72,7 @@ class Contrast:
 
     shape: AccuracyRow  # what is removed is the same for all classes
     revealing: AccuracyRow  # its position reveals the class
-    differ: bool  # whether the second is significantly more accurate
+    text: str  # whether the second is more accurate
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,14 @@ def _contrast(rows: list[AccuracyRow]) -> Contrast | None:
     revealing = retrained.get("disc-notch")
     if not (shape and revealing and shape.accuracy and revealing.accuracy):
         return None
-    return Contrast(shape, revealing, revealing.accuracy.low > shape.accuracy.high)
+    differ = revealing.accuracy.low > shape.accuracy.high
+    text = wording.retrained(_percentage(revealing.accuracy), _percentage(shape.accuracy), differ)
+    return Contrast(shape, revealing, text)
+
+
+def _percentage(accuracy: Estimate) -> str:
+    value, low, high = (number(100 * part, 1) for part in accuracy)
+    return f"{value} % ({low} to {high})"
 
 
 def _accuracy(model: str, trained_on: str, evaluated_on: str, kept: Kept) -> AccuracyRow:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from heatproof.analysis import soundness
+from heatproof.analysis import soundness, wording
 from heatproof.analysis.distinctness import is_changed
 from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.metric_curves import Metric, MetricCurves, SoundnessCurves, metric_curves
@@ -97,16 +97,6 @@ class TooFewSamples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Best:
-    """The methods with the best score by a metric of values, and what they are."""
-
-    word: str
-    methods: list[str]
-    score: Estimate
-    controls: list[str]  # that score as well
-
-
-@dataclass(frozen=True)
 class Model:
     """All metrics of a model."""
 
@@ -115,7 +105,7 @@ class Model:
     of: int  # samples of the run, of which the first are shown
     by_value: dict[str, Figure]  # by label of the setting
     by_order: dict[str, Figure]
-    best: list[Best]  # by each metric of values
+    best: list[str]  # the best by each metric of values, in words
     columns: list[tuple[str, bool]]  # label of the setting, and whether higher is better
     scores: list[MethodEstimates]
     levels: list[LevelTable]
@@ -179,7 +169,7 @@ def _model(run: RunStatistics, site: Site, model: str, levels: pd.DataFrame) -> 
         ),
         columns=[(run.setting_labels[key], run.protocols[key].higher_is_better) for key in metrics],
         scores=scores,
-        best=[_best(run, key, i, scores) for i, key in enumerate(metrics) if key in values],
+        best=[text for key in values if (text := _best(run, model, key))],
         levels=[
             _levels(run, model, key, metrics[key], levels)
             for key in values
@@ -194,23 +184,18 @@ def _model(run: RunStatistics, site: Site, model: str, levels: pd.DataFrame) -> 
     )
 
 
-def _best(run: RunStatistics, key: Key, column: int, scores: list[MethodEstimates]) -> Best:
-    """Return the methods with the best score, controls and modified maps aside."""
-    found = {
-        row.method: row.estimates[column]
-        for row in scores
-        if not is_changed(run.methods[row.method])
-    }
-    all_scored = {method: score for method, score in found.items() if score is not None}
-    scored = {m: score for m, score in all_scored.items() if not run.is_control(m)}
-    word = "Most sound" if key[0] == "soundness" else "Most complete"
-    if not scored:
-        return Best(word, [], Estimate(math.nan, math.nan, math.nan), [])
-    pick = max if run.protocols[key].higher_is_better else min
-    best = pick(score.value for score in scored.values())
-    equal = [m for m, score in all_scored.items() if round(score.value, 2) == round(best, 2)]
-    methods = [m for m in equal if m in scored]
-    return Best(word, methods, scored[methods[0]], [m for m in equal if m not in scored])
+def _best(run: RunStatistics, model: str, key: Key) -> str:
+    """Say which method is the best by a metric of values, modified maps aside."""
+    standing = next(s for s in run.standings if s.model == model)
+    if key not in standing.settings:
+        return ""
+    own = [m for m in standing.methods if not is_changed(run.methods[m])]
+    alone = standing.only(own).under([standing.settings.index(key)])
+    evidence = run.evidence_of(alone)
+    if not evidence.leader:
+        return ""
+    score = evidence.standing.score(0, evidence.leader)
+    return wording.by_protocol(evidence, run.setting_labels[key], score)
 
 
 def _metric(run: RunStatistics, model: str, key: Key) -> Metric:

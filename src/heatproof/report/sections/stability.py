@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from heatproof.analysis import wording
 from heatproof.analysis.agreement import (
     BASELINE,
     Ranking,
@@ -89,7 +90,7 @@ class Answer:
     """How far rankings agree when one kind of choice changes: their mean correlations."""
 
     choice: str  # such as "baseline"
-    word: str
+    text: str
     least: Comparison
     most: Comparison
     count: int
@@ -135,7 +136,7 @@ def content(run: RunStatistics, site: Site) -> Content:
 
 
 def _answers(comparisons: Sequence[Comparison]) -> list[Answer]:
-    """Say in a word how far each kind of choice changes the ranking."""
+    """Say how far each kind of choice changes the ranking."""
     kinds: dict[str, list[Comparison]] = {}
     for compared in comparisons:
         if compared.agreement and np.isfinite(compared.agreement.mean.value):
@@ -143,23 +144,14 @@ def _answers(comparisons: Sequence[Comparison]) -> list[Answer]:
     answers = []
     for choice, group in kinds.items():
         ordered = sorted(group, key=lambda compared: _mean_correlation(compared).value)
-        word = _verdict(_mean_correlation(ordered[0]))
-        answers.append(Answer(choice, word, ordered[0], ordered[-1], len(group)))
+        text = wording.changes_ranking(choice, _mean_correlation(ordered[0]), SAME_FROM)
+        answers.append(Answer(choice, text, ordered[0], ordered[-1], len(group)))
     return answers
 
 
 def _mean_correlation(compared: Comparison) -> Estimate:
     assert compared.agreement is not None  # or it would not be compared
     return compared.agreement.mean
-
-
-def _verdict(least: Estimate) -> str:
-    """Say whether a choice changes the ranking, by the rankings that agree least."""
-    if least.low >= SAME_FROM:
-        return "hardly changes the ranking"
-    if least.high < SAME_FROM:
-        return "changes the ranking"
-    return "may change the ranking or not, as far as these images can tell"
 
 
 def _comparisons_of_model(run: RunStatistics, site: Site, standing: Standings) -> list[Comparison]:

@@ -1,4 +1,4 @@
-"""What a verdict rests on: each protocol alone, the winner's cost, and the ranking in short."""
+"""Details of a verdict: each protocol alone, the leader's cost, and the ranking in short."""
 
 from __future__ import annotations
 
@@ -6,37 +6,25 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from heatproof.analysis import wording
+from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.ranks import Standings
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures import svg
 from heatproof.figures.axes import Axis
-from heatproof.runs.format import ProtocolFacts
 
 MOST_ROWS = 8  # methods of the ranking in short; controls are always in it
 
 
 @dataclass(frozen=True)
-class ProtocolVerdict:
-    """The best method by one protocol alone."""
-
-    protocol: ProtocolFacts
-    settings: int
-    best: str
-    score: Estimate | None  # None if there are several settings
-    ties: list[str]  # methods that do not rank significantly below it
-    compared: int
-
-
-@dataclass(frozen=True)
-class WinnerCost:
-    """What a map of the winner costs; None is unknown."""
+class LeaderCost:
+    """What a map of the leader costs; None is unknown."""
 
     forwards: int
     backwards: int
     milliseconds: float | None  # None: not timed alone
-    cheaper: str  # the cheapest method that ties with it and needs fewer passes
-    cheaper_passes: int
+    cheaper: str  # the cheapest method that may be the best as well, if it needs fewer passes
+    cheaper_passes: int | None
 
 
 @dataclass(frozen=True)
@@ -55,76 +43,71 @@ class BriefRanking:
     """The best methods and all controls."""
 
     rows: list[BriefRow]
+    last: int  # the lowest rank that a method can have
     more: int  # methods that are only in the full ranking
     unranked: list[str]
 
 
-def by_protocol(run: RunStatistics, standing: Standings) -> list[ProtocolVerdict]:
-    """Return the best method by each protocol; none if there is only one."""
-    if standing.one_protocol:
+def by_protocol(evidence: Evidence) -> list[str]:
+    """Say which method is the best by each protocol that counts; nothing if there is only one."""
+    standing = evidence.standing
+    used = {i: standing.settings[i][0] for i, weight in enumerate(standing.weights) if weight}
+    protocols = list(dict.fromkeys(used.values()))
+    if len(protocols) < 2:
         return []
-    verdicts = []
-    for protocol in dict.fromkeys(key[0] for key in standing.settings):
-        chosen = [i for i, key in enumerate(standing.settings) if key[0] == protocol]
-        alone = standing.under(chosen)
-        real = [method for method in alone.order if not run.is_control(method)]
-        if not real:
-            continue
-        best, *others = real
-        verdicts.append(
-            ProtocolVerdict(
-                protocol=run.protocols[alone.settings[0]],
-                settings=len(chosen),
-                best=best,
-                score=alone.score(0, best) if len(chosen) == 1 else None,
-                ties=[m for m in others if not alone.rank_gap(best, m).low > 0],
-                compared=len(real),
-            )
-        )
-    return verdicts
+    sentences = []
+    for protocol in protocols:
+        chosen = [i for i, name in used.items() if name == protocol]
+        alone = evidence.under(chosen)
+        if alone.leader:
+            score = alone.standing.score(0, alone.leader) if len(chosen) == 1 else None
+            sentences.append(wording.by_protocol(alone, protocol, score))
+    return sentences
 
 
-def passes(run: RunStatistics, method: str) -> int | None:
-    """Return how many passes a map of a method takes; None if this is not known."""
-    facts = run.methods.get(method)
-    return sum(facts.cost) if facts and facts.cost else None
-
-
-def winner_cost(run: RunStatistics, model: str, winner: str, ties: list[str]) -> WinnerCost | None:
-    """Return what a map of the winner costs; None if this is not known."""
-    facts = run.methods[winner]
+def leader_cost(run: RunStatistics, evidence: Evidence) -> LeaderCost | None:
+    """Return what a map of the leader costs; None if this is not known."""
+    facts = run.methods[evidence.leader]
     if facts.cost is None:
         return None
-    of_ties = {m: count for m in ties if (count := passes(run, m)) is not None}
-    cheaper = min(of_ties, key=lambda m: of_ties[m], default="")
-    if not cheaper or of_ties[cheaper] >= sum(facts.cost):
-        cheaper = ""
-    return WinnerCost(
+    cheaper = evidence.cheapest
+    return LeaderCost(
         forwards=facts.cost[0],
         backwards=facts.cost[1],
-        milliseconds=None if facts.shares else run.milliseconds.get((model, winner)),
+        milliseconds=(
+            None if facts.shares else run.milliseconds.get((evidence.model, evidence.leader))
+        ),
         cheaper=cheaper,
-        cheaper_passes=of_ties.get(cheaper, 0),
+        cheaper_passes=evidence.passes.get(cheaper),
     )
 
 
-def brief_ranking(run: RunStatistics, standing: Standings) -> BriefRanking:
+def brief_ranking(run: RunStatistics, evidence: Evidence) -> BriefRanking:
     """Return the best methods and all controls, with their mean ranks."""
     shown = [
-        method for i, method in enumerate(standing.order) if i < MOST_ROWS or run.is_control(method)
+        method
+        for i, method in enumerate(evidence.ranked)
+        if i < MOST_ROWS or method in evidence.controls
     ]
-    axis = Axis(1.0, float(max(2, len(standing.methods))), ())
+    axis = rank_axis(evidence)
     rows = []
     for method in shown:
-        rank = standing.mean_rank(method)
+        rank = evidence.mean_rank(method)
         rows.append(
             BriefRow(
-                position=1 + standing.order.index(method),
+                position=evidence.place(method),
                 method=method,
                 rank=rank,
                 interval=svg.inline_interval(run.family(method), *rank, axis),
-                passes=passes(run, method),
+                passes=run.passes(method),
             )
         )
-    unranked = [method for method in standing.methods if method not in standing.order]
-    return BriefRanking(rows, len(standing.order) - len(shown), unranked)
+    unranked = [method for method in evidence.standing.methods if method not in evidence.ranked]
+    more = len(evidence.ranked) - len(shown)
+    return BriefRanking(rows, int(axis.high), more, unranked)
+
+
+def rank_axis(evidence: Evidence) -> Axis:
+    """Return the axis of mean ranks, which ends with the lowest rank of any setting."""
+    counts = [len(scores.pairs.methods) for scores in evidence.used]
+    return Axis(1.0, float(max([2, *counts])), ())

@@ -6,9 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from heatproof.analysis.paired_differences import gaps
+from heatproof.analysis import wording
+from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.paired_differences import family_of_gaps
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures.axes import Axis
@@ -28,14 +31,6 @@ class Column(NamedTuple):
     key: Key
 
 
-class Counts(NamedTuple):
-    """How many methods, controls aside, score significantly higher or lower."""
-
-    higher: int
-    lower: int
-    of: int
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Networks side by side."""
@@ -46,7 +41,8 @@ class Comparison:
     against: str
     others: list[str]
     rows: list[MethodEstimates]  # the other columns minus the first, on the samples of both
-    counts: list[Counts]  # of each other column
+    marked: list[list[int]]  # by method and other column: 1 better, -1 worse, 0 not shown
+    texts: list[str]  # how many methods differ in each other column
 
 
 def models(run: RunStatistics, site: Site) -> list[Comparison]:
@@ -93,7 +89,7 @@ def _compare(
         ]
         rows.append(Row(method, run.family(method), tuple(spots)))
     title = f"{label}: mean score and 95 % interval of each method"
-    differences = _differences(run, columns, methods)
+    differences, marked = _differences(run, columns, methods)
     return Comparison(
         label=label,
         protocol=protocol,
@@ -101,18 +97,24 @@ def _compare(
         against=columns[0].title,
         others=[column.title for column in columns[1:]],
         rows=differences,
-        counts=[_count(run, differences, i) for i in range(len(columns) - 1)],
+        marked=marked,
+        texts=[_count(run, columns, methods, marked, i) for i in range(len(columns) - 1)],
     )
 
 
-def _count(run: RunStatistics, rows: list[MethodEstimates], column: int) -> Counts:
-    found = [r.estimates[column] for r in rows if not run.is_control(r.method)]
-    differences = [d for d in found if d is not None]
-    return Counts(
-        sum(d.low > 0 for d in differences),
-        sum(d.high < 0 for d in differences),
-        len(differences),
+def _count(
+    run: RunStatistics, columns: list[Column], methods: list[str], marked: list[list[int]], i: int
+) -> str:
+    """Say how many methods, controls aside, differ between a column and the first."""
+    higher_is_better = run.protocols[columns[0].key].higher_is_better
+    sign = 1 if higher_is_better else -1
+    real = [
+        sign * m[i] for method, m in zip(methods, marked, strict=True) if not run.is_control(method)
+    ]
+    text = wording.counts_of_differences(
+        real.count(1), real.count(-1), len(real), "higher" if higher_is_better else "lower"
     )
+    return f"{columns[i + 1].title}: {text}"
 
 
 def _summary(run: RunStatistics, column: Column) -> Summary:
@@ -151,12 +153,28 @@ def _spot(column: Column, line: dict[str, Any] | None) -> Spot | str:
 
 def _differences(
     run: RunStatistics, columns: list[Column], methods: list[str]
-) -> list[MethodEstimates]:
-    """Subtract the first column from the others, on the samples that both have."""
+) -> tuple[list[MethodEstimates], list[list[int]]]:
+    """Subtract the first column from the others, on the samples that both have, as one family.
+
+    Returns:
+        The differences, and by method and column 1 for better, -1 for worse, and 0 for neither.
+    """
     tables = [run.table(column.model, column.key) for column in columns]
     first, *others = (table.reindex(columns=methods) for table in tables)
-    found = [gaps(other, first, run.clusters) for other in others]
-    return [
-        MethodEstimates(method, run.family(method), [e if n else None for e, n in of_method])
-        for method, *of_method in zip(methods, *found, strict=True)
-    ]
+    repeated = pd.concat([first] * len(others), axis=1, keys=range(len(others)))
+    found = family_of_gaps(
+        pd.concat(others, axis=1, keys=range(len(others))), repeated, run.clusters
+    )
+    low, high = found.intervals
+    direction = 1 if run.protocols[columns[0].key].higher_is_better else -1
+    rows, marked = [], []
+    for i, method in enumerate(methods):
+        places = range(i, len(found.gaps), len(methods))
+        ends = [Estimate(*map(float, (found.gaps[k], low[k], high[k]))) for k in places]
+        estimates = [e if found.counts[k] else None for e, k in zip(ends, places, strict=True)]
+        rows.append(MethodEstimates(method, run.family(method), estimates))
+        signs = [
+            direction * int(np.sign(found.gaps[k])) if found.significant[k] else 0 for k in places
+        ]
+        marked.append(signs)
+    return rows, marked

@@ -92,7 +92,7 @@ def best(run: RunStatistics, model: str, key: Key) -> Best | None:
     view = run.view_of(model, key)
     correct, labelled = run.accuracy_of(model, view)
     lines = select(run.summary_frame, model, key)
-    lines = lines[~lines["method"].map(run.is_control).astype(bool) & lines["mean"].notna()]
+    lines = lines[~lines["method"].map(run.is_control).astype(bool) & lines["rank"].notna()]
     if not len(lines) or not labelled:
         return None
     ascending = not run.protocols[key].higher_is_better

@@ -1,0 +1,429 @@
+"""The one place that puts evidence into words.
+
+Whether a method wins, which ones cannot be told apart, whether a difference is significant and a
+published number reproduced: such words are written here and nowhere else, and only from facts that
+`evidence`, `families`, `published` and their like have computed. Names of methods are between
+backticks, which a page sets as code and a terminal prints as they are.
+
+| word | what it rests on |
+| --- | --- |
+| wins | it is the only method that may be the best |
+| cannot be told apart | methods that may be the best as well |
+| significant | the p-value, adjusted for its family, is at most 5 % |
+| reproduced, differs, undecided | the interval of the difference from print, and a margin |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from heatproof.analysis.evidence import Evidence, NotRanked
+from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.settings import Key
+from heatproof.analysis.significance import PairedTests
+from heatproof.text import counted
+
+MOST_NAMES = 6
+Labels = Mapping[Key, str]
+EXPLAINED = (
+    "All pairs of methods under a setting are tested as one family, so that the probability of any "
+    "false difference is at most 5 %. A method wins if it is the only one that may be the best."
+)
+LETTERS_EXPLAINED = (
+    "Methods that share a letter do not differ significantly, by tests of all pairs at a joint "
+    "level of 5 %; rank intervals follow from the same tests."
+)
+
+
+def names(methods: Sequence[str], most: int = MOST_NAMES) -> str:
+    """Join names of methods as "`a`, `b` and `c`"; a long list ends with the number of the rest."""
+    shown = [f"`{method}`" for method in methods]
+    if len(shown) > most + 1:
+        shown = [*shown[:most], f"{len(shown) - most} more"]
+    if len(shown) < 2:
+        return "".join(shown)
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def where(evidence: Evidence, title: Callable[[str], str] = str) -> str:
+    """Name the model, and the layer if methods are ranked within layers."""
+    model = title(evidence.model)
+    return f"{model} at layer {evidence.layer}" if evidence.layer else model
+
+
+def verdict(evidence: Evidence, title: Callable[[str], str] = str) -> str:
+    """Say which method is the best, in one sentence."""
+    place = where(evidence, title)
+    leader = evidence.leader
+    if not leader:
+        return f"No method can be ranked on {place}."
+    if len(evidence.real) == 1:
+        return f"`{leader}` is the only method that is ranked on {place}."
+    if evidence.winner:
+        return f"`{leader}` wins on {place}."
+    tied = f"{names(evidence.others, 4)} cannot be told apart from it"
+    return f"`{leader}` ranks first on {place}, but {tied}."
+
+
+def badge(evidence: Evidence, doubted: bool) -> str:
+    """Return the verdict in two or three words."""
+    if len(evidence.real) == 1:
+        return "only method"
+    if not evidence.winner:
+        return f"one of {len(evidence.possible_winners)} possible winners"
+    return "not conclusive" if doubted else "wins"
+
+
+def lead(
+    evidences: Sequence[Evidence], doubted: Sequence[bool], title: Callable[[str], str] = str
+) -> str:
+    """Answer which method is the best on all models together.
+
+    Args:
+        evidences: One of each model or layer with a verdict.
+        doubted: Whether something speaks against any verdict on it, such as too few images.
+        title: Returns the name of a model as it is shown.
+    """
+    if not evidences:
+        return ""
+    if len(evidences) == 1:
+        return verdict(evidences[0], title)
+    places = f"all {len(evidences)} models" if len(evidences) > 2 else "both models"
+    if any(e.layer for e in evidences):
+        places = f"all {len(evidences)} rankings"
+    winners = {_without_layer(e.winner) for e in evidences}
+    everywhere = [m for m in evidences[0].possible_winners if _possible_everywhere(m, evidences)]
+    if len(winners) == 1 and "" not in winners and not any(doubted):
+        return f"`{winners.pop()}` wins on {places}."
+    each = " ".join(verdict(e, title) for e in evidences[:3])
+    more = f" The cards have {len(evidences) - 3} more." if len(evidences) > 3 else ""
+    if not everywhere:
+        factor = "layer" if any(e.layer for e in evidences) else "model"
+        return f"The best method depends on the {factor}. {each}{more}"
+    one = len(everywhere) == 1
+    which = names(everywhere, 4) if one else f"Each of {names(everywhere, 4)}"
+    return f"{which} may be the best on {places}. {each}{more}"
+
+
+def _possible_everywhere(method: str, evidences: Sequence[Evidence]) -> bool:
+    name = _without_layer(method)
+    return all(name in map(_without_layer, e.possible_winners) for e in evidences)
+
+
+def _without_layer(method: str) -> str:
+    """Return a method's name without the layer that it explains: `lrp@middle` is `lrp`."""
+    base, at, rest = method.partition("@")
+    return base + rest[len(rest.partition("|")[0]) :] if at else method
+
+
+def certainty(evidence: Evidence, images: str) -> str:
+    """Say how sure the verdict is."""
+    if len(evidence.real) < 2:
+        return "There is no other method to compare it with."
+    leader = evidence.leader
+    settings = counted(len(evidence.used), "setting")
+    if evidence.winner and len(evidence.used) == 1:
+        text = f"On {images}, every other method scores significantly worse."
+    elif evidence.winner:
+        text = (
+            f"Whatever order of methods {images} leave open under {settings}, `{leader}` has the "
+            "best mean rank."
+        )
+    else:
+        text = (
+            f"On {images}, any of {names(evidence.possible_winners)} may be the best"
+            f"{'' if len(evidence.used) == 1 else ' by mean rank over ' + settings}."
+        )
+    share = evidence.first_fraction(leader)
+    if math.isfinite(share):
+        text += (
+            f" When images are drawn anew, `{leader}` comes first in {percent(share)} of the draws."
+        )
+    return text
+
+
+def percent(fraction: float) -> str:
+    """Format a fraction in whole percent; 0 and 100 only if it is exactly none or all."""
+    whole = round(100 * fraction)
+    if whole == 100 and fraction < 1:
+        return "more than 99 %"
+    if whole == 0 and fraction > 0:
+        return "less than 1 %"
+    return f"{whole} %"
+
+
+def against(evidence: Evidence, labels: Labels, settings: int) -> list[str]:
+    """Say what speaks against the verdict; empty if nothing does."""
+    found = []
+    leader = evidence.leader
+    if evidence.elsewhere:
+        listed = ", ".join(f"`{best}` under {labels[key]}" for key, best in evidence.elsewhere[:4])
+        found.append(
+            f"Under {len(evidence.elsewhere)} of {counted(settings, 'setting')} another method is "
+            f"significantly better: {listed}{', …' if len(evidence.elsewhere) > 4 else ''}."
+        )
+    if evidence.decisive:
+        found.append(
+            "Mean ranks depend on which other methods take part: without "
+            f"{' or '.join(f'`{m}`' for m in evidence.decisive[:4])}"
+            f"{' or others' if len(evidence.decisive) > 4 else ''}, another method than `{leader}` "
+            "would be named first."
+        )
+    if evidence.undivided:
+        listed = ", ".join(labels[key] for key in evidence.undivided[:3])
+        found.append(
+            f"No two methods differ significantly under {listed}, which counts as much in a mean "
+            "rank as a setting that separates them."
+        )
+    if evidence.fragile:
+        found.append(
+            f"Leads of {names(evidence.fragile)} would not stand if the scores that are missing "
+            "were the worst possible."
+        )
+    return found
+
+
+def control(evidence: Evidence) -> str:
+    """Say which methods are not above the best control; empty if all are."""
+    if not evidence.ranked_controls:
+        return (
+            "No control was run, so there is no reference for the score of a map that never looks "
+            "at the model. Add `random`, `edges` and `center` to the methods."
+        )
+    best = evidence.ranked_controls[0]
+    below = [m for m in evidence.real if evidence.place(m) > evidence.place(best)]
+    if not below:
+        return ""
+    surely = [m for m in below if evidence.surely_better(best, m)]
+    how = "significantly" if len(surely) == len(below) else "not significantly"
+    if surely and len(surely) < len(below):
+        how = f"significantly above {names(surely)}"
+    return (
+        f"The control `{best}` never looks at the model, yet ranks above {len(below)} of "
+        f"{counted(len(evidence.real), 'method')}: {names(below)} ({how})."
+    )
+
+
+def not_above_control(control_name: str) -> str:
+    """Say that a leader is not shown to be better than a control."""
+    return (
+        f"it is not significantly better than the control `{control_name}`, which never looks at "
+        "the model"
+    )
+
+
+def not_above_random(listed: str) -> str:
+    """Say that a score is not shown to be better than that of a random map."""
+    return f"its score is not significantly better than that of a random map {listed}"
+
+
+def by_protocol(evidence: Evidence, protocol: str, score: Estimate | None) -> str:
+    """Say which method is the best by one protocol alone."""
+    several = f" ({len(evidence.used)} settings)" if len(evidence.used) > 1 else ""
+    number = "" if score is None else f", {estimate(score)}"
+    leader = f"{protocol}{several}: `{evidence.leader}`"
+    if len(evidence.real) == 1:
+        return f"{leader} is the only method that is ranked{number}."
+    if evidence.winner:
+        return f"{leader} wins{number}."
+    return (
+        f"{leader} ranks first{number}; it cannot be told apart from {names(evidence.others, 3)}."
+    )
+
+
+def estimate(found: Estimate, digits: int = 2) -> str:
+    """Write a number with its interval."""
+    if not math.isfinite(found.low):
+        return f"{found.value:.{digits}f}"
+    return f"{found.value:.{digits}f} ({found.low:.{digits}f} to {found.high:.{digits}f})"
+
+
+def not_ranked(reasons: Sequence[NotRanked], labels: Labels) -> list[str]:
+    """Say which methods are not ranked, and why: one sentence per method."""
+    by_method: dict[str, list[NotRanked]] = {}
+    for reason in reasons:
+        by_method.setdefault(reason.method, []).append(reason)
+    sentences = []
+    for method, found in by_method.items():
+        first = next((reason for reason in found if reason.failed), found[0])
+        more = f" (and under {counted(len(found) - 1, 'more setting')})" if len(found) > 1 else ""
+        scores = (
+            f"a score on {first.scored} of {first.usual} images" if first.failed else "no score"
+        )
+        sentences.append(
+            f"`{method}` is not ranked: it has {scores} under {labels[first.key]}{more}"
+        )
+    return sentences
+
+
+def unused_settings(keys: Sequence[Key], labels: Labels) -> str:
+    """Say which settings rank too few methods to count; empty if all count."""
+    if not keys:
+        return ""
+    listed = ", ".join(labels[key] for key in keys[:4])
+    return f"Left out of the mean rank, since too few methods have a score: {listed}."
+
+
+def best_two(tests: PairedTests, i: int, j: int, unit: str, real: str = "") -> str:
+    """Say what it takes to tell two methods apart.
+
+    Args:
+        tests: The tests of their setting.
+        i: Position of the better method.
+        j: Position of the other.
+        unit: ``images`` or ``grids``.
+        real: What sets them apart from other methods, such as "that depend on the model".
+    """
+    both = f"`{tests.methods[i]}` and `{tests.methods[j]}`, the best two{real and ' ' + real},"
+    detectable = tests.detectable(i, j)
+    if tests.different[i, j]:
+        text = f"{both} differ significantly."
+    elif not tests.errors[i, j] > 0 or detectable < 0.0005:
+        return f"{both} have practically the same scores on every image."
+    else:
+        text = f"{both} do not differ significantly."
+        needed = tests.needed(i, j)
+        if needed < 1_000_000:
+            text += (
+                f" If the difference seen here is the true one, about {rounded(needed)} {unit} "
+                "would show it among all pairs, in four of five data sets; there are "
+                f"{tests.count}."
+            )
+        elif math.isfinite(detectable):
+            text += " Their difference is too small to be shown by any number of images."
+    if math.isfinite(detectable):
+        found = f"a difference of {detectable:.3f} would be found in four of five"
+        text += f" With {tests.count} {unit}, {found}."
+    return text
+
+
+def rounded(count: float) -> str:
+    """Write a number of images with two significant digits, as it is an estimate."""
+    digits = max(0, len(f"{count:.0f}") - 2)
+    return f"{round(count, -digits):,.0f}"
+
+
+def changes_ranking(choice: str, least: Estimate, same_from: float) -> str:
+    """Say whether another choice changes the ranking, by the rankings that agree least."""
+    if not math.isfinite(least.low):
+        return f"Another {choice}: these images cannot tell how far it changes the ranking."
+    if least.low >= same_from:
+        return f"Another {choice} hardly changes the ranking."
+    if least.high < same_from:
+        return f"Another {choice} changes the ranking."
+    return f"Another {choice} may change the ranking or not, as far as these images can tell."
+
+
+def counts_of_differences(higher: int, lower: int, of: int, better: str) -> str:
+    """Say how many of a family of differences are significant."""
+    return (
+        f"Of {counted(of, 'method')}, {higher} score significantly higher and {lower} "
+        f"significantly lower, at a joint level of 5 %; {better} is better."
+    )
+
+
+def comparison(scores: int, significant: int, alone: Sequence[str], compared: bool) -> str:
+    """Say how many scores of two runs were compared, and how many differ."""
+    text = ", ".join([f"{counted(scores, 'mean score')} in both", *alone])
+    if not compared:
+        return (
+            f"{text}; nothing can be compared, as no sample has a score in both (another seed, "
+            "limit or data set chooses other images)"
+        )
+    return f"{text}; {significant} differ significantly (b minus a)"
+
+
+GATE = {
+    "worse": "is worse than allowed",
+    "undecided": "may be worse than allowed",
+    "kept": "is not worse than allowed",
+}
+
+
+def gate(line: Mapping[str, Any]) -> str:
+    """Word one line of the gate: whether a score is worse than it may be."""
+    where = ", ".join(filter(None, (line["protocol"], line["setting"], line["baseline"])))
+    ends = f", {line['low']:+.3f} to {line['high']:+.3f}" if math.isfinite(line["low"]) else ""
+    return (
+        f"{line['method']} on {line['model']} ({where}) {GATE[line['outcome']]}: {line['a']:.3f} → "
+        f"{line['b']:.3f}, {line['difference']:+.3f}{ends}; allowed {line['allowed']:g}, "
+        f"n = {line['n']}{would_decide(line['outcome'], line['needed'])}"
+    )
+
+
+def would_decide(outcome: str, needed: float) -> str:
+    """Say how many images would decide what is undecided; empty if it is, or if too many."""
+    if outcome != UNDECIDED or not needed < 1_000_000:
+        return ""
+    return f"; about {rounded(needed)} images would decide"
+
+
+REPRODUCED = "reproduced"
+DIFFERS = "differs"
+UNDECIDED = "undecided"
+NOT_COMPARABLE = "not comparable"
+PUBLISHED_EXPLAINED = (
+    "A number is reproduced if the interval of its difference from the published one lies within "
+    "the margin, and differs if that interval excludes zero and reaches beyond the margin; "
+    "otherwise the run cannot decide. Intervals hold for all numbers of a table together, and "
+    "include the sampling error of the paper. There is a verdict only where protocol, method, "
+    "network and data are the paper's, as far as a run can tell or its user has said."
+)
+
+
+def published_counts(verdicts: Sequence[str]) -> str:
+    """Say how often each verdict beside a publication occurs."""
+    words = {REPRODUCED: "reproduced", DIFFERS: "different", UNDECIDED: "undecided"}
+    parts = [f"{verdicts.count(v)} {word}" for v, word in words.items() if v in verdicts]
+    return f"Of {counted(len(verdicts), 'number')}: {', '.join(parts)}." if parts else ""
+
+
+def tradeoff(correlation: float, p: float, baselines: int, fewest: int) -> str:
+    """Say whether baselines trade removing information for staying in distribution."""
+    number = f"rank correlation {correlation:.2f} over {counted(baselines, 'baseline')}"
+    if baselines < fewest:
+        return f"{number}; {fewest} or more are needed to test for a trend"
+    if p > 0.05:
+        return f"{number}, p = {p:.2f}: no significant trend"
+    if correlation < 0:
+        return (
+            f"{number}, p = {p:.3f}: the further out of distribution, the less information is left"
+        )
+    return f"{number}, p = {p:.3f}: the further out of distribution, the more information is left"
+
+
+def off_the_line(below: Sequence[str], above: Sequence[str]) -> str:
+    """Name baselines that are significantly off the line through the others."""
+    if not below and not above:
+        return "No baseline is significantly off the line through the others."
+    parts = (
+        [f"{names(below)} below it (less information left than at this distance)"] if below else []
+    )
+    parts += [f"{names(above)} above it"] if above else []
+    return f"Significantly off the line through the others: {'; '.join(parts)}."
+
+
+def distinguishes(label: str, distinct: int, of: int) -> str:
+    """Say for how many modified maps a metric distinguishes all three curves."""
+    if distinct == of:
+        return f"{label} distinguishes the modified maps from the original for all {of} maps"
+    if distinct == 0:
+        return f"{label} does not significantly distinguish them for any of {of} maps"
+    return f"{label} distinguishes them significantly for {distinct} of {of} maps"
+
+
+def retrained(revealing: str, shape: str, differ: bool) -> str:
+    """Compare two networks that were retrained with as many pixels removed."""
+    if differ:
+        return (
+            f"Yet a network retrained on the second is significantly more accurate: {revealing} "
+            f"against {shape}, since the position of what is removed reveals the class. The "
+            "accuracy of a retrained network does not measure how much information was removed."
+        )
+    return (
+        f"Retrained on them, the accuracies are {shape} and {revealing}: on these images, the "
+        "second is not significantly higher, although the position of what is removed reveals the "
+        "class."
+    )

@@ -1,0 +1,131 @@
+"""Evidence: who may be the best under one setting and over several, and what was left out."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from heatproof.analysis import wording
+from heatproof.analysis.evidence import Evidence
+from heatproof.analysis.ranks import standings
+
+NAMES = ["model", "protocol", "setting", "baseline", "method", "sample", "value"]
+
+
+def evidence_of(tables: dict[str, np.ndarray], controls=(), passes=None) -> Evidence:
+    """Return the evidence of scores ``(N, M)`` by baseline; methods are a, b, c and so on."""
+    rows = [
+        ("net", "sds", "", baseline, "abcdefghij"[j], f"s{i:04}", value)
+        for baseline, values in tables.items()
+        for i, row in enumerate(values)
+        for j, value in enumerate(row)
+    ]
+    (standing,) = standings(pd.DataFrame(rows, columns=NAMES), 400)
+    return Evidence(standing, controls, passes)
+
+
+def apart(*means: float, n: int = 40, noise: float = 0.02, seed: int = 0) -> np.ndarray:
+    return np.array(means) + noise * np.random.default_rng(seed).normal(size=(n, len(means)))
+
+
+def test_the_only_possible_winner_wins():
+    found = evidence_of({"zero": apart(0.5, 0.3, 0.2)})
+    assert found.winner == found.leader == "a"
+    assert found.possible_winners == ["a"]
+    assert wording.verdict(found) == "`a` wins on net."
+    assert found.first_fraction("a") == 1
+
+
+def test_methods_that_cannot_be_told_apart_are_named():
+    found = evidence_of({"zero": apart(0.31, 0.30, 0.1, noise=0.1)})
+    assert found.winner == ""
+    assert set(found.possible_winners) == {"a", "b"}
+    assert "cannot be told apart" in wording.verdict(found)
+    shares = [found.first_fraction(m) for m in found.real]
+    assert sum(shares) == pytest.approx(1)
+
+
+def test_equal_mean_ranks_name_the_cheaper_method_first():
+    tables = {"zero": apart(0.5, 0.4, 0.1), "blur": apart(0.4, 0.5, 0.1)}
+    dear = evidence_of(tables, passes={"a": 50, "b": 2, "c": 1})
+    assert dear.leader == "b"
+    assert dear.cheapest == ""
+    assert dear.place("a") == dear.place("b") == 1
+    assert dear.place("c") == 3
+
+
+def test_a_win_over_settings_needs_every_order_that_the_data_allow():
+    sure = evidence_of({"zero": apart(0.5, 0.3, 0.2), "blur": apart(0.5, 0.3, 0.2, seed=1)})
+    assert sure.winner == "a"
+    even = apart(0.3, 0.3, 0.2, noise=0.2, seed=2)
+    open_ = evidence_of({"zero": apart(0.5, 0.3, 0.2), "blur": even})
+    assert open_.winner == ""
+    assert "b" in open_.possible_winners
+    assert open_.mean_rank("a").low <= open_.mean_rank("a").value <= open_.mean_rank("a").high
+
+
+def test_unequal_settings_and_decisive_methods_are_said():
+    """Without c, which is between a and b under one setting, these tie, and b is cheaper."""
+    zero = apart(0.50, 0.10, 0.30)
+    blur = apart(0.30, 0.50, 0.10)
+    found = evidence_of({"zero": zero, "blur": blur}, passes={"a": 5, "b": 1, "c": 1})
+    assert found.leader == "a"
+    assert "c" in found.decisive
+    text = " ".join(wording.against(found, dict.fromkeys(found.standing.settings, "x"), 2))
+    assert "without `c`" in text
+    same = evidence_of({"zero": zero, "blur": np.zeros((40, 3)) + 0.2})
+    assert len(same.undivided) == 1
+
+
+def test_a_setting_that_applies_to_nothing_costs_itself_alone():
+    missing = np.full((40, 3), np.nan)
+    found = evidence_of({"zero": apart(0.5, 0.3, 0.2), "blur": missing})
+    assert found.winner == "a"
+    assert found.unused == [("sds", "", "blur")]
+    label = dict.fromkeys(found.standing.settings, "blur")
+    assert "blur" in wording.unused_settings(found.unused, label)
+
+
+def test_a_method_that_one_setting_does_not_rank_is_named_with_the_reason():
+    blur = apart(0.5, 0.3, 0.2)
+    blur[5:, 2] = np.nan
+    found = evidence_of({"zero": apart(0.5, 0.3, 0.9), "blur": blur})
+    assert found.ranked == ["a", "b"]
+    (reason,) = found.not_ranked
+    assert (reason.method, reason.scored, reason.usual) == ("c", 5, 40)
+    (text,) = wording.not_ranked([reason], {reason.key: "blur"})
+    assert text == "`c` is not ranked: it has a score on 5 of 40 images under blur"
+
+
+def test_a_control_cannot_win_and_is_named_where_it_is_above_methods():
+    found = evidence_of({"zero": apart(0.5, 0.3, 0.4)}, controls=["a"])
+    assert found.leader == "c"
+    assert "`a` never looks at the model" in wording.control(found)
+    assert found.surely_better("a", "c")
+    none = evidence_of({"zero": apart(0.5, 0.3, 0.4)}, controls=["b"])
+    assert wording.control(none) == ""
+
+
+def test_one_method_two_images_and_no_score_are_sentences():
+    one = evidence_of({"zero": apart(0.5)})
+    assert "only method" in wording.verdict(one)
+    two = evidence_of({"zero": apart(0.5, 0.3, n=2)})
+    assert two.winner == ""
+    assert "nan" not in wording.certainty(two, "2 images")
+    nothing = evidence_of({"zero": np.full((4, 2), np.nan)})
+    assert wording.verdict(nothing) == "No method can be ranked on net."
+    disjoint = np.full((8, 2), np.nan)
+    disjoint[:4, 0], disjoint[4:, 1] = 0.5, 0.4
+    assert "nan" not in wording.verdict(evidence_of({"zero": disjoint}))
+
+
+def test_equal_methods_seldom_win_over_settings():
+    rng = np.random.default_rng(5)
+    wins = missed = 0
+    for _ in range(60):
+        common = rng.normal(size=(16, 1))
+        tables = {b: 0.1 * (common + rng.normal(size=(16, 6))) for b in ("zero", "blur", "mean")}
+        found = evidence_of(tables)
+        wins += bool(found.winner)
+        missed += not found.possible_winners
+    assert wins <= 3
+    assert not missed
