@@ -34,7 +34,7 @@ from heatproof.analysis.agreement import ranking_under
 from heatproof.analysis.distinctness import swap_p_value
 from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.families import LEVEL, holm
-from heatproof.analysis.intervals import Estimate, bootstrap_means
+from heatproof.analysis.intervals import Estimate, bootstrap_means, range_of
 from heatproof.analysis.paired_differences import run_differences
 from heatproof.analysis.published import Entry, Line
 from heatproof.analysis.rank_intervals import rank
@@ -505,7 +505,12 @@ def comparison_statements(scenario: TwoRuns, rng: np.random.Generator, counts: C
     first, second = run_pair(scenario, rng)
     methods = first["method"].unique()
     allowed = dict.fromkeys(methods, scenario.allowed)
-    lines = run_differences(first, second, {}, {}, None, allowed)
+    protocol = str(first["protocol"].iloc[0])
+    limits = {
+        (protocol, "", str(baseline)): range_of(protocol)
+        for baseline in first["baseline"].unique()
+    }
+    lines = run_differences(first, second, {}, {}, None, allowed, limits)
     different = lines["p"].to_numpy() <= LEVEL
     old = old_differences(first, second, scenario.world)
     total = scenario.world.settings * scenario.world.methods

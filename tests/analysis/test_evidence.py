@@ -129,3 +129,12 @@ def test_equal_methods_seldom_win_over_settings():
         missed += not found.possible_winners
     assert wins <= 3
     assert not missed
+
+
+def test_of_equal_methods_one_without_missing_scores_is_named_first():
+    """A method that fails on its hardest images has the best mean on the others."""
+    scores = np.random.default_rng(0).permuted(np.tile([0.0, 1.0], (3, 20)), axis=1).T
+    scores[np.flatnonzero(scores[:, 2] == 0)[:2], 2] = np.nan
+    found = evidence_of({"zero": scores})
+    assert found.ranked[0] == "c"
+    assert found.leader == "a"

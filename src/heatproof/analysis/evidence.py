@@ -194,19 +194,24 @@ class Evidence:
         possible = [m for k, m in enumerate(among) if not (gaps[:, k] > 0).any()]
         return sorted(possible, key=lambda m: self._order_of_names(m, ()))
 
-    def _order_of_names(self, method: str, without: Collection[str]) -> tuple[float, float, int]:
-        """Order methods by the mean rank that they are sure of, then by passes.
+    def _order_of_names(
+        self, method: str, without: Collection[str]
+    ) -> tuple[float, int, float, int]:
+        """Order methods by the mean rank that they are sure of, by missing scores, then by passes.
 
         Methods with missing scores have the ranks that they would have if these were the worst.
         """
         rank = 0.0
+        missing = 0
         for weight, scores in zip(self._weights, self.used, strict=True):
             pairs = scores.pairs
             own = pairs.floors[pairs.methods.index(method)]
             others = [i for i, m in enumerate(pairs.methods) if m != method and m not in without]
             rank += weight * (1 + int((pairs.floors[others] > own + scores.tolerance).sum()))
+            missing += int(scores.missing[scores.methods.index(method)])
         passes = self.passes.get(method)
-        return round(rank, 9), math.inf if passes is None else passes, self.ranked.index(method)
+        place = self.ranked.index(method)
+        return round(rank, 9), missing, math.inf if passes is None else passes, place
 
     @property
     def leader(self) -> str:

@@ -392,13 +392,20 @@ def mean_ends(
             continue
         counts = np.bincount(members[finite], minlength=number)
         means = np.bincount(members[finite], scores[finite], number)[counts > 0]
-        low, high = _rare_ends(means / counts[counts > 0], limits)
+        low, high = rare_ends(means / counts[counts > 0], limits)
         ends[:, column] = min(estimate.low, low), max(estimate.high, high)
     return ends[0], ends[1]
 
 
-def _rare_ends(values: np.ndarray, limits: tuple[float, float]) -> tuple[float, float]:
+def rare_ends(
+    values: np.ndarray, limits: tuple[float, float], confidence: float = TAILS[1]
+) -> tuple[float, float]:
     """Return where values that are rare, or were not seen, could move a mean: down and up.
+
+    Args:
+        values: One value of each cluster.
+        limits: Lowest and highest possible value.
+        confidence: Probability that the mean is not further down; the same holds for up.
 
     Returns:
         Infinities, which move no end, if fewer than half of the values are the same.
@@ -417,7 +424,7 @@ def _rare_ends(values: np.ndarray, limits: tuple[float, float]) -> tuple[float, 
         if room <= equal:
             return 0.0
         rare = float(seen.clip(0).sum() / room)
-        most = float(betaincinv(rare + 1, max(count - rare, 1e-9), TAILS[1]))
+        most = float(betaincinv(rare + 1, max(count - rare, 1e-9), confidence))
         return room * (most - rare / count)
 
     mean = float(values.mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,9 +16,11 @@ from heatproof.analysis.intervals import (
     Estimate,
     clusters_of,
     numbered,
+    rare_ends,
 )
 from heatproof.analysis.rank_intervals import TIE
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.settings import Limits
 from heatproof.analysis.tables import score_table
 
 FEWEST_VALUES = 3  # different ones of a score, for equal scores of two runs to be no chance
@@ -155,12 +158,19 @@ def run_differences(
     b_draws: AggregateDraws,
     signs: Mapping[str, int] | None = None,
     allowed: Mapping[str, float] | None = None,
+    limits: Mapping[Key, Limits] | None = None,
+    identical: bool = False,
 ) -> pd.DataFrame:
     """Estimate the paired differences of two runs over the samples that both have.
 
     All lines are one family: p-values are adjusted for all of them, and their intervals hold
     together. Where scores are aggregated over all samples, they depend on which samples there are:
     without the same samples in both runs, there is no difference, and ``n`` is 0.
+
+    Scores that are the same on most images, such as those of 0 and 1, may be so by chance: what
+    changes them may be rare. So they are kept only if that could not move their mean by more than
+    is allowed. Scores that are the same on every image and have many values, or are of runs with
+    the same records, are the same.
 
     Args:
         a: The scores of a run.
@@ -170,12 +180,14 @@ def run_differences(
         signs: 1 for protocols whose higher scores are better, -1 for others; by default 1.
         allowed: By how much the scores of methods may be worse, for the column ``outcome``; methods
             without an entry are left out. By default all are compared, and none may be worse.
+        limits: Lowest and highest possible scores of settings; by default those that were seen.
+        identical: Whether nothing that is on record of the two runs differs.
 
     Returns:
         One line per model, protocol, setting, baseline and method that both runs have: the means of
         both over the common samples, ``difference`` (the second minus the first), ``low`` and
         ``high`` (intervals that hold together), ``p`` adjusted for all lines, ``n``, ``outcome``
-        (``worse`` than allowed, ``kept`` or ``undecided``) and ``needed``, how many images would
+        (``worse`` than allowed, ``kept``, ``same`` or ``undecided``) and ``needed``, how many images would
         decide it in four of five data sets if the difference is the true one.
     """
     keys = [*GROUP, "method"]
@@ -190,7 +202,7 @@ def run_differences(
         first, second = (part.set_index("sample")["value"] for part in (of_a, groups_b[key]))
         clusters |= dict(zip(of_a["sample"], clusters_of(of_a, of_a["sample"]), strict=True))
         common = pd.concat([first, second], axis=1, join="inner").dropna()
-        means = (np.nan, np.nan, 0)
+        means: tuple[float, float, int] = (np.nan, np.nan, 0)
         own = a_draws.get(key), b_draws.get(key)
         if own[0] is not None and own[1] is not None:
             if set(first.dropna().index) == set(second.dropna().index):
@@ -199,11 +211,12 @@ def run_differences(
         elif len(common):
             columns[len(lines)] = common.iloc[:, 1] - common.iloc[:, 0]
             means = (*common.mean(), len(common))
-        lines.append((*key, *means, common.nunique().max()))
-    frame = pd.DataFrame(lines, columns=[*keys, "a", "b", "n", "values"])
+        few = common.nunique().max() < FEWEST_VALUES and not identical
+        lines.append((*key, *means, few, _most_apart(common, (limits or {}).get(key[1:4]))))
+    frame = pd.DataFrame(lines, columns=[*keys, "a", "b", "n", "few", "apart"])
     sign = np.array([(signs or {}).get(name, 1) for name in frame["protocol"]], dtype=float)
-    limits = np.array([(allowed or {}).get(method, 0.0) for method in frame["method"]])
-    tested = _tested(columns, drawn, frame, clusters, sign, limits)
+    tolerances = np.array([(allowed or {}).get(method, 0.0) for method in frame["method"]])
+    tested = _tested(columns, drawn, frame, clusters, sign, tolerances)
     order = [*keys, "a", "b", "difference", "low", "high", "p", "n", "outcome", "needed"]
     return pd.concat([frame, tested], axis=1)[order]
 
@@ -241,22 +254,70 @@ def _tested(
         families.append((list(drawn), plain, draw_family(gaps - limit, draws - limit, counts, 0.0)))
     for lines, family, at_limit in families:
         low, high = family.intervals
-        # the same scores on every image, which scores of few values may have by chance
         exact = ~(family.errors > 0) & (family.gaps == 0)
-        exact &= frame["values"].to_numpy()[lines] >= FEWEST_VALUES
-        low = np.where(exact, family.gaps, low)
-        high = np.where(exact, family.gaps, high)
+        same = exact & ~frame["few"].to_numpy(bool)[lines]
         found.loc[lines, "difference"] = family.gaps
-        found.loc[lines, "low"] = low
-        found.loc[lines, "high"] = high
+        found.loc[lines, "low"] = np.where(same, family.gaps, low)
+        found.loc[lines, "high"] = np.where(same, family.gaps, high)
         found.loc[lines, "p"] = np.minimum(family.p * both, 1)
         beyond = -sign[lines] * family.gaps - allowed[lines]  # by how much it is worse than allowed
         decided = np.nan_to_num(at_limit.p * both, nan=1.0) <= LEVEL
-        decided |= exact
         outcome = np.where(decided, np.where(beyond > 0, "worse", "kept"), "undecided")
-        found.loc[lines, "outcome"] = outcome
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = family.detectable(family.errors) / np.abs(beyond)
         needed = np.ceil(family.counts * ratio**2)
+        found.loc[lines, "outcome"] = np.where(same, "same", outcome)
         found.loc[lines, "needed"] = np.where(np.isfinite(needed), needed, np.inf)
+    for line, differences in columns.items():
+        if found.at[line, "outcome"] != "same":
+            labels = np.array([clusters[str(sample)] for sample in differences.index], dtype=object)
+            means = differences.groupby(labels).mean().to_numpy()
+            _allow_for_rare(found, line, means, frame.at[line, "apart"], sign, allowed, both)
     return found
+
+
+def _most_apart(scores: pd.DataFrame, limits: Limits) -> float:
+    """Return how far two scores can be apart, by the limits or else by what was seen."""
+    low, high = limits or (scores.min().min(), scores.max().max())
+    return float(high - low)
+
+
+def _allow_for_rare(
+    found: pd.DataFrame,
+    line: int,
+    differences: np.ndarray,
+    apart: float,
+    sign: np.ndarray,
+    allowed: np.ndarray,
+    families: int,
+) -> None:
+    """Withdraw what is claimed of a line with mostly the same differences, if it may not hold.
+
+    Args:
+        found: The lines, which are changed.
+        line: Which of them.
+        differences: The mean difference of each cluster.
+        apart: How far two scores can be apart.
+        sign: 1 where higher scores are better, -1 elsewhere.
+        allowed: By how much the scores may be worse.
+        families: Number of families, which share the level.
+    """
+    level = LEVEL / (families * len(found))
+    if not apart > 0:
+        apart = 1.0
+    low, high = rare_ends(differences, (-apart, apart), 1 - level)
+    if not math.isfinite(low):
+        return
+    if not found.at[line, "p"] <= LEVEL:
+        found.loc[line, ["low", "high"]] = (
+            np.nanmin([found.at[line, "low"], low]),
+            np.nanmax([found.at[line, "high"], high]),
+        )
+    worst = -low if sign[line] > 0 else high
+    if worst < allowed[line] or found.at[line, "outcome"] == "worse":
+        return
+    found.at[line, "outcome"] = "undecided"
+    gap = -sign[line] * float(differences.mean())
+    room = (allowed[line] - gap) / apart
+    enough = math.log(level) / math.log1p(-room) if 0 < room < 1 else math.inf
+    found.at[line, "needed"] = max(found.at[line, "needed"], np.ceil(enough))

@@ -339,6 +339,7 @@ GATE = {
     "worse": "is worse than allowed",
     "undecided": "may be worse than allowed",
     "kept": "is not worse than allowed",
+    "same": "has the same scores in both runs on every image",
 }
 
 
@@ -351,6 +352,17 @@ def gate(line: Mapping[str, Any]) -> str:
         f"{line['b']:.3f}, {line['difference']:+.3f}{ends}; allowed {line['allowed']:g}, "
         f"n = {line['n']}{would_decide(line['outcome'], line['needed'])}"
     )
+
+
+def gate_counts(outcomes: Sequence[str]) -> list[str]:
+    """Say how many lines of the gate are not worse than allowed, or the same."""
+    scores = counted(len(outcomes), "score")
+    words = {"kept": "not worse than allowed", "same": "the same in both runs on every image"}
+    return [
+        f"{outcomes.count(outcome)} of {scores}: {text}"
+        for outcome, text in words.items()
+        if outcome == "kept" or outcome in outcomes
+    ]
 
 
 def would_decide(outcome: str, needed: float) -> str:

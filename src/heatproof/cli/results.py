@@ -393,10 +393,10 @@ def print_figures(listed: Sequence[tuple[str, str, str]]) -> None:
 def print_gate(lines: pd.DataFrame) -> set[str]:
     """Print which scores are, or may be, worse than allowed; return the outcomes."""
     for line in lines.to_dict("records"):
-        if line["outcome"] != "kept":
+        if line["outcome"] not in ("kept", "same"):
             print_plain(wording.gate(line))
-    kept = int((lines["outcome"] == "kept").sum())
-    print_plain(f"{kept} of {counted(len(lines), 'score')} {wording.GATE['kept']}")
+    for text in wording.gate_counts(list(lines["outcome"])):
+        print_plain(text)
     return set(lines["outcome"])
 
 

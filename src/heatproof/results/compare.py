@@ -75,8 +75,9 @@ class RunComparison:
 
         Returns:
             The lines of `differences` that a limit is for, as one family, with ``outcome``:
-            ``worse`` and ``kept`` are certain at a joint level of 5 %; ``undecided`` lines have
-            ``needed``, about how many images would decide them. ``allowed`` is the limit.
+            ``worse`` and ``kept`` are certain at a joint level of 5 %; the scores of ``same`` lines
+            are the same on every image; ``undecided`` lines have ``needed``, about how many images
+            would decide them. ``allowed`` is the limit.
 
         Raises:
             HeatproofError: If the results do not share a method.
@@ -88,7 +89,7 @@ class RunComparison:
                 raise unknown("method", method, methods)
             for name in methods if method == EVERY_METHOD else [method]:
                 allowed[name] = min(tolerance, allowed.get(name, tolerance))
-        lines = _differences(*self.results, allowed)
+        lines = _differences(*self.results, not len(self.changes), allowed)
         return lines.assign(allowed=lines["method"].map(allowed))
 
     def to_json(self, path: str | Path | None = None) -> str:
@@ -174,7 +175,8 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
     """
     first, second = (_result(result) for result in (a, b))
     keys = [*GROUP, "method"]
-    lines = _differences(first, second).drop(columns=["outcome", "needed"])
+    changes = _changes(first.store, second.store)
+    lines = _differences(first, second, not len(changes)).drop(columns=["outcome", "needed"])
     present = [r.scores[keys].drop_duplicates(ignore_index=True) for r in (first, second)]
     if not len(lines):
         raise HeatproofError(
@@ -183,7 +185,7 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
         )
     return RunComparison(
         lines,
-        _changes(first.store, second.store),
+        changes,
         _without(present[0], present[1]),
         _without(present[1], present[0]),
         (first, second),
@@ -191,11 +193,13 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
 
 
 def _differences(
-    first: Result, second: Result, allowed: Mapping[str, float] | None = None
+    first: Result, second: Result, identical: bool, allowed: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
     signs = {facts.id: 1 if facts.higher_is_better else -1 for facts in first.plan.protocols}
     draws = first.aggregate_draws, second.aggregate_draws
-    return run_differences(first.scores, second.scores, *draws, signs, allowed)
+    return run_differences(
+        first.scores, second.scores, *draws, signs, allowed, first.limits, identical
+    )
 
 
 def _disjoint(first: Result, second: Result, a: pd.DataFrame, b: pd.DataFrame) -> str:
