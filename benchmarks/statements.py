@@ -507,8 +507,7 @@ def comparison_statements(scenario: TwoRuns, rng: np.random.Generator, counts: C
     allowed = dict.fromkeys(methods, scenario.allowed)
     protocol = str(first["protocol"].iloc[0])
     limits = {
-        (protocol, "", str(baseline)): range_of(protocol)
-        for baseline in first["baseline"].unique()
+        (protocol, "", str(baseline)): range_of(protocol) for baseline in first["baseline"].unique()
     }
     lines = run_differences(first, second, {}, {}, None, allowed, limits)
     different = lines["p"].to_numpy() <= LEVEL

@@ -163,6 +163,26 @@ def test_plan_counts_before_anything_runs(spec, tmp_path):
     assert list(tmp_path.iterdir()) == [spec]
 
 
+def test_plan_says_how_many_images_a_difference_takes(spec, tmp_path):
+    methods = ["--methods", "ixg", "--methods", "gradcam", "--methods", "ixg|abs"]
+    pilot = tmp_path / "pilot"
+    call("run", spec, *methods, "-o", pilot, "--no-report")
+    detect = ["plan", spec, *methods, "--detect", 0.1]
+    out = " ".join(call(*detect, "--pilot", pilot).split())
+    assert "a true difference of 0.1, among all pairs of 3 methods, in four of five" in out
+    line = r"paperbirds/resnet, zero: about [\d,]+ images for a typical pair, [\d,]+ for the pair"
+    assert re.search(line, out)
+    assert "The pilot has only 4 images" in out
+    # (2.343 + 0.842)² · 9 = 91.3 for many images: studentized range of 3, and the 80th percentile
+    assert "with a spread of 0.3: about 94 images" in call(*detect, "--spread", 0.3)
+    assert "there is no pilot in runs/spec" in call(*detect, code=2)
+    both = call(*detect, "--spread", 0.3, "--pilot", pilot, code=2)
+    assert "stated by --spread, not both" in both
+    other = call(*detect, "--pilot", pilot, "--protocols", "deletion", code=2)
+    assert "pilot has none of the protocols deletion" in other
+    assert "are for --detect" in call("plan", spec, "--spread", 0.3, code=2)
+
+
 def test_validate_counts_results_and_explains_errors(spec, tmp_path):
     assert "is valid: 4 images, 3 results in 1 task\n" in call("validate", spec)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": ["gradcm"]}))

@@ -17,6 +17,7 @@ from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import GROUP, AggregateDraws, RankedLayers
 from heatproof.analysis.paired_differences import method_differences
+from heatproof.analysis.planning import check_difference, needed_images
 from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings_of
 from heatproof.analysis.settings import Limits, SettingScores, scored_settings, summary
 from heatproof.analysis.significance import pair_lines
@@ -289,6 +290,25 @@ class RunStatistics(Run):
             if model in (None, scores.key[0]) and protocol in (None, scores.key[1])
         }
         return pair_lines(chosen)
+
+    def needed(self, difference: float) -> pd.DataFrame:
+        """Say how many images a difference of two methods takes, by the spread in this run.
+
+        Args:
+            difference: The true difference of their mean scores that is to be found.
+
+        Returns:
+            One line per model, protocol, setting and baseline: ``methods`` (ranked ones, whose
+            pairs are tested together), ``n`` (images or grids of this run), ``typical`` and
+            ``largest`` (standard deviations of paired differences: of the median pair, and of the
+            one that varies most), and for these ``needed`` and ``needed_for_all``, the images or
+            grids that show the difference in four of five data sets.
+
+        Raises:
+            HeatproofError: If the difference is not above zero.
+        """
+        check_difference(difference)
+        return needed_images(self.settings, difference)
 
     def variance(self) -> pd.DataFrame:
         """Split the variance of ranks over methods and choices: which choice moves the ranking?

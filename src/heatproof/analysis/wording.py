@@ -305,6 +305,22 @@ def rounded(count: float) -> str:
     return f"{round(count, -digits):,.0f}"
 
 
+def planned(difference: float, methods: int) -> str:
+    """Say what numbers of images are for."""
+    among = f"among all pairs of {methods} methods" if methods > 2 else "of two methods"
+    return f"To find a true difference of {difference:g}, {among}, in four of five data sets:"
+
+
+def needed(label: str, unit: str, typical: float, most: float | None = None) -> str:
+    """Say how many images a difference takes, for a typical pair and for all."""
+    if not math.isfinite(typical):
+        return f"{label}: not known, since fewer than two methods are ranked on two images or more"
+    text = f"{label}: about {rounded(typical)} {unit}"
+    if most is None:
+        return text
+    return f"{text} for a typical pair, {rounded(most)} for the pair that varies most"
+
+
 def changes_ranking(choice: str, least: Estimate, same_from: float) -> str:
     """Say whether another choice changes the ranking, by the rankings that agree least."""
     if not math.isfinite(least.low):
