@@ -16,6 +16,7 @@ from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import GROUP, AggregateDraws, RankedLayers
+from heatproof.analysis.networks import evidence_of_networks, over_networks
 from heatproof.analysis.paired_differences import method_differences
 from heatproof.analysis.planning import check_difference, needed_images
 from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings_of
@@ -94,6 +95,13 @@ class RunStatistics(Run):
         """Return what standings show."""
         passes = {method: self.passes(method) for method in standing.methods}
         return Evidence(standing, self.controls(standing.methods), passes)
+
+    @cached_property
+    def evidence_of_networks(self) -> Evidence | None:
+        """What a run of five networks or more shows about others of their kind; else None."""
+        if any(self.ranked_layers.values()):
+            return None
+        return evidence_of_networks(self.settings, self.controls(list(self.methods)))
 
     @cached_property
     def not_ranked(self) -> list[str]:
@@ -290,6 +298,22 @@ class RunStatistics(Run):
             if model in (None, scores.key[0]) and protocol in (None, scores.key[1])
         }
         return pair_lines(chosen)
+
+    def over_networks(self) -> pd.DataFrame:
+        """Average the scores of methods over networks, if there are five or more.
+
+        Returns:
+            One line per protocol, setting, baseline and method that is ranked on five networks or
+            more: ``networks``, their ``mean`` with the 95 % interval ``low`` to ``high`` for these
+            networks, and ``new_low`` to ``new_high``, where the mean score of a new network of the
+            same kind is in 95 % of cases, if these are drawn from the same kind.
+        """
+        lines = [
+            (*found.key, found.method, found.networks, *found.mean, *found.new[1:])
+            for found in over_networks(self.settings)
+        ]
+        names = ["method", "networks", "mean", "low", "high", "new_low", "new_high"]
+        return pd.DataFrame(lines, columns=[*GROUP[1:], *names])
 
     def needed(self, difference: float) -> pd.DataFrame:
         """Say how many images a difference of two methods takes, by the spread in this run.

@@ -67,6 +67,27 @@ def verdict(evidence: Evidence, title: Callable[[str], str] = str) -> str:
     return f"`{leader}` ranks first on {place}, but {tied}."
 
 
+def of_networks(evidence: Evidence | None) -> str:
+    """Say which method may be the best on other networks of the kind; empty if nothing is known."""
+    if evidence is None or len(evidence.real) < 2:
+        return ""
+    networks = max(scores.pairs.count for scores in evidence.used)
+    by = "score" if len(evidence.used) == 1 else "rank"
+    if evidence.winner:
+        best = f"`{evidence.winner}` wins, by mean {by}"
+    else:
+        best = f"any of {names(evidence.possible_winners)} may be the best, by mean {by}"
+    return f"On all networks of a kind that these {networks} were drawn from: {best}."
+
+
+NETWORKS_EXPLAINED = (
+    "The first interval is for these networks and more images. The second is for a new network of "
+    "the same kind: its mean score is there in 95 % of cases, if these networks were drawn from "
+    "that kind at random and their scores are nearly normal. Networks that were chosen, such as "
+    "several sizes of one design, are no such draw."
+)
+
+
 def badge(evidence: Evidence, doubted: bool) -> str:
     """Return the verdict in two or three words."""
     if len(evidence.real) == 1:

@@ -100,9 +100,14 @@ class Result(RunStatistics):
 
     @property
     def verdicts(self) -> list[str]:
-        """Which method is the best on each model, one sentence each."""
+        """Which method is the best on each model, one sentence each.
+
+        With five models or more, one sentence is about other networks of their kind.
+        """
         found = [evidence for evidence in self.evidence if evidence.real]
-        return [wording.verdict(evidence, self.titles.__getitem__) for evidence in found]
+        of_each = [wording.verdict(evidence, self.titles.__getitem__) for evidence in found]
+        of_kind = wording.of_networks(self.evidence_of_networks)
+        return [of_kind, *of_each] if of_kind else of_each
 
     @property
     def caveats(self) -> list[str]:

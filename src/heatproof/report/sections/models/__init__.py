@@ -12,6 +12,7 @@ from heatproof.report.sections.models import (
     best,
     channels,
     fine_tuning,
+    of_kind,
     similarity,
 )
 from heatproof.report.sections.models.accuracy import Table
@@ -19,6 +20,7 @@ from heatproof.report.sections.models.across import Comparison
 from heatproof.report.sections.models.best import BestMethods
 from heatproof.report.sections.models.channels import Copy
 from heatproof.report.sections.models.fine_tuning import FineTuning
+from heatproof.report.sections.models.of_kind import OfKind
 from heatproof.report.sections.models.similarity import Similarity
 from heatproof.report.site import Site
 from heatproof.runs.run import PLAIN_VIEW
@@ -41,6 +43,7 @@ class Content:
     pairs: bool
     accuracy: list[Table]
     across: list[Comparison]
+    of_kind: OfKind | None
     copies: list[Comparison]
     fine_tuning: list[FineTuning]
     best: BestMethods | None
@@ -69,6 +72,7 @@ def content(run: RunStatistics, site: Site) -> Content | None:
         pairs=pairs,
         accuracy=accuracy.content(run),
         across=across.models(run, site),
+        of_kind=of_kind.content(run),
         copies=across.copies(run, site),
         fine_tuning=fine_tuning.content(run, site),
         best=best.content(run, site),
