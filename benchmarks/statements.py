@@ -2,6 +2,7 @@
 
     make soak
     python benchmarks/statements.py --worlds 50 --only wins
+    python benchmarks/statements.py --rivals /tmp/rivals/bin/python  # see rivals.py
 
 Every scenario draws worlds: images, methods and settings with true means. Their scores are read by
 the code that reads a run, and what it says is compared with the truth: which method wins, which
@@ -17,12 +18,15 @@ worlds and four times as many, and only these count. The exit code is 1 if they 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +39,7 @@ from heatproof.analysis.distinctness import swap_p_value
 from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.families import LEVEL, holm
 from heatproof.analysis.intervals import Estimate, bootstrap_means, range_of
+from heatproof.analysis.networks import evidence_of_networks, over_networks
 from heatproof.analysis.paired_differences import run_differences
 from heatproof.analysis.published import Entry, Line
 from heatproof.analysis.rank_intervals import rank
@@ -46,6 +51,7 @@ from heatproof.report.sections.stability import SAME_FROM
 RESAMPLES = 1000
 SLOW = 2  # times fewer worlds of two runs and of rankings, which take longest
 AGAIN = 4  # times as many worlds for what exceeds the bound
+NOT_OURS = ("old", "autorank", "mlstatreport")  # how statements of other rules begin
 EQUAL = 1e-12  # true means that differ by less are equal
 
 
@@ -282,6 +288,13 @@ class Counts:
         if len(made):
             self.made.setdefault(kind, []).append(float(np.mean(made)))
 
+    def results(self, scenario: Scenario) -> Iterator[Result]:
+        """Yield the rates of each kind."""
+        for kind, false in self.false.items():
+            made = self.made.get(kind, [])
+            power = float(np.mean(made)) if made else math.nan
+            yield Result(scenario, kind, float(np.mean(false)), power, len(false))
+
 
 WINS = "wins (a setting)"
 POSSIBLE = "may be the best (a setting)"
@@ -305,6 +318,10 @@ CHANGES = "hardly changes, or changes, the ranking"
 TREND = "trade-off: a trend"
 OFF = "trade-off: off the line"
 DISTINCT = "curves are distinct"
+NEW_NETWORK = "score of a new network"
+THESE_NETWORKS = "mean over these networks"
+KIND_WINS = "wins (other networks)"
+KIND_POSSIBLE = "may be the best (other networks)"
 
 
 def run_statements(world: World, rng: np.random.Generator, counts: Counts) -> None:
@@ -732,9 +749,113 @@ def curve_statements(scenario: Curves, rng: np.random.Generator, counts: Counts)
         counts.add(DISTINCT, [distinct])
 
 
+# Networks
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Networks of a kind, on which scores of methods vary.
+
+    Attributes:
+        count: How many networks a run has; one more is drawn, which it has not.
+        world: The run; `shared` is the correlation of errors between networks.
+        apart: How far a method's true mean varies between networks, in standard deviations.
+        skewed: Whether true means vary by gamma noise instead of normal noise.
+    """
+
+    count: int
+    world: World
+    apart: float
+    skewed: bool = False
+
+    @property
+    def name(self) -> str:
+        how = "skewed, " if self.skewed else ""
+        return f"{self.count} networks {self.apart:g} apart, {how}{self.world.name}"
+
+
+def network_statements(scenario: Networks, rng: np.random.Generator, counts: Counts) -> None:
+    """Count what is said about the networks of a run, and about another one."""
+    world = replace(scenario.world, settings=scenario.count + 1)
+    z = rng.standard_normal((world.settings, world.methods))
+    effects = scenario.apart * (gamma(z) / math.sqrt(2) if scenario.skewed else z)
+    kind = MEANS[world.means](world.methods, 0)
+    distribution = SCORES[world.scores]
+    clusters = clusters_of(world, rng)
+    shifts = kind + effects
+    values = distribution.of(noise(world, clusters, rng), shifts[:, None])
+    truth = distribution.mean(shifts)
+    settings = []
+    for network in range(scenario.count):
+        rows = rows_of(values[network][None], distribution.protocol, clusters)
+        rows["model"] = f"net{network}"
+        settings += scored_settings(rows, resamples=RESAMPLES)
+    found = over_networks(settings)
+    places = [position(line.method) for line in found]
+    these = truth[:-1].mean(0)[places]
+    missed_these, missed_new = (
+        [not e.low - 1e-9 <= t <= e.high + 1e-9 for e, t in zip(estimates, true, strict=True)]
+        for estimates, true in (
+            ([line.mean for line in found], these),
+            ([line.new for line in found], truth[-1][places]),
+        )
+    )
+    widths = [line.mean.high - line.mean.low for line in found]
+    counts.add(THESE_NETWORKS, missed_these, widths)
+    counts.add(NEW_NETWORK, missed_new, [line.new.high - line.new.low for line in found])
+    evidence = evidence_of_networks(settings, ())
+    assert evidence is not None
+    true = kind[positions(evidence.ranked)]
+    best = true >= true.max() - EQUAL
+    possible = np.isin(evidence.ranked, evidence.possible_winners)
+    false, power = winner_outcome(possible, best)
+    counts.add(KIND_WINS, [false], [power] if power >= 0 else [])
+    power = power_of(~possible, ~best)
+    counts.add(KIND_POSSIBLE, [(best & ~possible).any()], [power] if power >= 0 else [])
+
+
+# Other packages
+
+
+def rival_statements(world: World, worlds: int, seed: int, python: Path) -> Iterator[Result]:
+    """Count what other packages say about the same worlds; see rivals.py."""
+    own = zlib.crc32(world.name.encode())
+    drawn = [draw(world, np.random.default_rng([own, seed, i])) for i in range(worlds)]
+    sign = -1 if world.scores == "lower is better" else 1
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "worlds.npz"
+        np.savez(file, **{f"world{i:05}": sign * d.complete[0] for i, d in enumerate(drawn)})
+        script = Path(__file__).with_name("rivals.py")
+        command = [str(python), str(script), str(file)]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for package, relations in json.loads(printed.splitlines()[-1]).items():
+        counts = Counts()
+        for relation, d in zip(relations, drawn, strict=True):
+            truth = d.truth[0]
+            ahead = np.zeros((len(truth), len(truth)), dtype=bool)
+            for i, j in relation or []:
+                ahead[i, j] = True
+            better = truth[:, None] > truth + EQUAL
+            power = power_of(ahead, better)
+            wrong = bool((ahead & ~better).any())
+            counts.add(f"{package}: two methods differ", [wrong], [power] if power >= 0 else [])
+            unbeaten = ahead.sum(1) == len(truth) - 1
+            possible = unbeaten if unbeaten.any() else np.ones(len(truth), dtype=bool)
+            false, power = winner_outcome(possible, truth >= truth.max() - EQUAL)
+            counts.add(f"{package}: wins", [false], [power] if power >= 0 else [])
+        yield from counts.results(world)
+
+
+def is_shared_with_rivals(scenario: Scenario) -> bool:
+    """Return whether other packages answer the questions of a scenario: one complete table."""
+    if not isinstance(scenario, World):
+        return False
+    return scenario.settings == 1 and not scenario.missing and scenario.cluster == 1
+
+
 # Scenarios
 
-Scenario = World | TwoRuns | Printed | Agreeing | Baselines | Curves
+Scenario = World | TwoRuns | Printed | Agreeing | Baselines | Curves | Networks
 STATEMENTS: dict[type, Callable[..., None]] = {
     World: run_statements,
     TwoRuns: comparison_statements,
@@ -742,6 +863,7 @@ STATEMENTS: dict[type, Callable[..., None]] = {
     Agreeing: agreement_statements,
     Baselines: tradeoff_statements,
     Curves: curve_statements,
+    Networks: network_statements,
 }
 SCENARIOS: list[Scenario] = [
     *(World(n, 5, scores=scores) for scores in SCORES for n in (8, 16, 64)),
@@ -806,6 +928,11 @@ SCENARIOS: list[Scenario] = [
     ),
     *(Baselines(n, slope) for n in (8, 11) for slope in (0.0, -2.0)),
     *(Curves(n, apart) for n in (16, 64) for apart in (0.0, 0.15)),
+    *(Networks(k, World(64, 5, shared=0.5), 0.5) for k in (5, 8, 16)),
+    *(Networks(k, World(16, 5, shared=0.5), 0.1) for k in (5, 16)),
+    *(Networks(k, World(64, 5, means="one best", shared=0.5), 0.3) for k in (5, 8, 16)),
+    Networks(8, World(64, 5, scores="bounded", shared=0.5), 0.5),
+    *(Networks(k, World(64, 5, shared=0.5), 0.5, skewed=True) for k in (5, 16)),
 ]
 
 
@@ -831,7 +958,7 @@ class Result:
     @property
     def exceeds(self) -> bool:
         """Whether a statement that is claimed is false too often."""
-        claimed = not self.kind.startswith("old") and UNLIKE not in self.scenario.name
+        claimed = not self.kind.startswith(NOT_OURS) and UNLIKE not in self.scenario.name
         return claimed and self.false > self.bound
 
 
@@ -842,12 +969,7 @@ def count(scenario: Scenario, worlds: int, seed: int) -> list[Result]:
     for world in range(worlds):
         rng = np.random.default_rng([own, seed, world])
         STATEMENTS[type(scenario)](scenario, rng, counts)
-    results = []
-    for kind, false in counts.false.items():
-        made = counts.made.get(kind, [])
-        power = float(np.mean(made)) if made else math.nan
-        results.append(Result(scenario, kind, float(np.mean(false)), power, len(false)))
-    return results
+    return list(counts.results(scenario))
 
 
 def counted_twice(scenario: Scenario, worlds: int) -> Iterator[Result]:
@@ -868,6 +990,8 @@ MADE = {  # what the last column is, where it is not the fraction of the truth t
     MEAN: "mean width",
     RANK: "1 − width / widest",
     MEAN_RANK: "1 − width / widest",
+    NEW_NETWORK: "mean width",
+    THESE_NETWORKS: "mean width",
     AGREEMENT: "given",
     CHANGES: "said",
 }
@@ -901,6 +1025,7 @@ TITLES = {
     Agreeing: "Agreement of rankings",
     Baselines: "Trade-off",
     Curves: "Distances of curves",
+    Networks: "Other networks",
 }
 
 
@@ -946,6 +1071,7 @@ def main() -> int:
     parser.add_argument("--worlds", type=int, default=200, help="per scenario")
     parser.add_argument("--only", default="", help="a kind of statement, or a part of its name")
     parser.add_argument("--markdown", type=Path, help="file for the tables")
+    parser.add_argument("--rivals", type=Path, help="Python with other packages; see rivals.py")
     options = parser.parse_args()
     results: list[Result] = []
     begin = time.monotonic()
@@ -953,6 +1079,9 @@ def main() -> int:
         if options.only and not any(options.only in r.kind for r in count(scenario, 1, 0)):
             continue
         found = [r for r in counted_twice(scenario, options.worlds) if options.only in r.kind]
+        if options.rivals and is_shared_with_rivals(scenario):
+            assert isinstance(scenario, World)
+            found += rival_statements(scenario, options.worlds, 0, options.rivals)
         results += found
         false = ", ".join(f"{r.kind} {r.false:.3f}{'!' * r.exceeds}" for r in found if r.false > 0)
         seconds = time.monotonic() - begin

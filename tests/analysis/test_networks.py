@@ -116,3 +116,21 @@ def test_five_networks_are_a_sample_in_python_and_on_the_page(tmp_path: Path):
     assert "What do these networks say about another one of their kind?" in page
     assert page.count('<tr data-method="ixg"') >= 2
     assert "on a new one" in page and "nan" not in page.partition("of-kind")[2][:3000]
+
+
+def test_images_that_favour_a_method_on_every_network_show_nothing():
+    """Sixteen equal networks see the same sixteen images, whose errors they share."""
+    rng = np.random.default_rng(4)
+    names = ["model", "protocol", "setting", "baseline", "method", "sample", "value"]
+    wins = 0
+    for _ in range(12):
+        of_images = rng.normal(size=(16, 3))
+        lines = [
+            (f"net{k:02}", "sds", "", "zero", f"m{j}", f"s{i:02}", 0.1 * value)
+            for k in range(16)
+            for i, row in enumerate(of_images + 0.2 * rng.normal(size=(16, 3)))
+            for j, value in enumerate(row)
+        ]
+        found = evidence_of_networks(scored_settings(pd.DataFrame(lines, columns=names), 400), ())
+        wins += len(found.possible_winners) < 3
+    assert wins <= 2

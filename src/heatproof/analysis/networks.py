@@ -5,7 +5,8 @@ the networks are the sample: the scores of a method on them vary, and a new one 
 their mean. With K networks whose mean scores have the standard deviation s, a new one is within
 t s √(1 + 1 / K) of their mean in 95 % of cases, if they are drawn from the same kind and nearly
 normal; the error that the images leave to the mean is added. Methods are compared by one family of
-tests, as under a setting of one network, with networks in place of images.
+tests, as under a setting of one network, with networks in place of images, and with the error of
+the images, which networks share, added to that of the networks.
 """
 
 from __future__ import annotations
@@ -78,9 +79,7 @@ def _by_key(settings: Sequence[SettingScores]) -> dict[Key, list[SettingScores]]
     return by_key
 
 
-def _for_a_new_network(
-    means: np.ndarray, mean: Estimate, limits: tuple[float, float]
-) -> Estimate:
+def _for_a_new_network(means: np.ndarray, mean: Estimate, limits: tuple[float, float]) -> Estimate:
     """Return the interval that the mean score of a new network lies in."""
     from scipy.special import stdtrit  # slow to import
 
@@ -112,5 +111,32 @@ def evidence_of_networks(
     if rows["sample"].nunique() < FEWEST:
         return None
     limits = {key: of_setting[0].limits for key, of_setting in _by_key(settings).items()}
-    (standing,) = standings_of(scored_settings(rows, DRAWS, limits=limits))
+    of_kind = scored_settings(rows, DRAWS, limits=limits)
+    for scores in of_kind:
+        key = (scores.key[1], scores.key[2], scores.key[3])
+        _add_errors_of_images(scores, _by_key(settings)[key])
+    (standing,) = standings_of(of_kind)
     return Evidence(standing, controls)
+
+
+def _add_errors_of_images(of_kind: SettingScores, of_networks: Sequence[SettingScores]) -> None:
+    """Withdraw differences of methods that the images of all networks may have made by chance.
+
+    Networks are evaluated on the same images, whose errors they share: a method that these images
+    favour is ahead on every network. So the error of a difference gets that of the images.
+
+    Args:
+        of_kind: Scores with networks as samples, whose tests are changed.
+        of_networks: The scores of each network under the same setting.
+    """
+    tests = of_kind.pairs
+    drawn = []
+    for method in tests.methods:
+        own = [s.draws[:, s.methods.index(method)] for s in of_networks if method in s.methods]
+        drawn.append(np.mean(own, axis=0))
+    apart = np.stack(drawn, 1)
+    errors = (apart[:, :, None] - apart[:, None, :]).std(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        statistics = np.abs(tests.gaps) / np.hypot(tests.errors, errors)
+    p = tests.family.p_of(np.nan_to_num(statistics, nan=0.0))
+    tests.adjusted[:] = np.maximum(tests.adjusted, p)

@@ -187,8 +187,8 @@ def run_differences(
         One line per model, protocol, setting, baseline and method that both runs have: the means of
         both over the common samples, ``difference`` (the second minus the first), ``low`` and
         ``high`` (intervals that hold together), ``p`` adjusted for all lines, ``n``, ``outcome``
-        (``worse`` than allowed, ``kept``, ``same`` or ``undecided``) and ``needed``, how many images would
-        decide it in four of five data sets if the difference is the true one.
+        (``worse`` than allowed, ``kept``, ``same`` or ``undecided``) and ``needed``, how many
+        images would decide it in four of five data sets if the difference is the true one.
     """
     keys = [*GROUP, "method"]
     groups_b = dict(iter(b.groupby(keys, sort=False)))

@@ -113,16 +113,16 @@ class Result(RunStatistics):
     def caveats(self) -> list[str]:
         """What to know before the numbers are used, in sentences; empty if there is nothing.
 
-        Methods that are not ranked because scores are missing, images that hardly fit the
-        normalisation, models that classify no better than guessing, outputs that are not logits,
-        too few samples, images that could not be read, files that are damaged, parts that were
-        computed with other versions or hardware, and methods without any score.
+        Methods that are not ranked because scores are missing, files that are damaged, models that
+        classify no better than guessing, images that hardly fit the normalisation, outputs that are
+        not logits, too few samples, images that could not be read, parts that were computed with
+        other versions or hardware, and methods without any score.
         """
         damage = [damage_text(self.store)] if self.store.damage else []
         models = [*self._no_better_than_guessing, *self.input_advice, *self._output_advice]
         samples = [*self._few_samples, *self._skipped]
-        origin = [*damage, *differences(self.store)]
-        return [*self.not_ranked, *models, *samples, *origin, *self._unscored]
+        origin = differences(self.store)
+        return [*self.not_ranked, *damage, *models, *samples, *origin, *self._unscored]
 
     @property
     def _no_better_than_guessing(self) -> list[str]:
