@@ -112,7 +112,7 @@ def test_one_method_two_images_and_no_score_are_sentences():
     assert two.winner == ""
     assert "nan" not in wording.certainty(two, "2 images")
     nothing = evidence_of({"zero": np.full((4, 2), np.nan)})
-    assert wording.verdict(nothing) == "No method can be ranked on net."
+    assert wording.verdict(nothing).startswith("No method can be ranked on net: too few images")
     disjoint = np.full((8, 2), np.nan)
     disjoint[:4, 0], disjoint[4:, 1] = 0.5, 0.4
     assert "nan" not in wording.verdict(evidence_of({"zero": disjoint}))

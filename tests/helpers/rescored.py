@@ -1,14 +1,43 @@
-"""Runs with given scores, for tests of what the scores of a run show."""
+"""Runs of a linear network, and with given scores, for tests of what the scores of a run show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import torch
+from torch import nn
 
 import heatproof as hp
+
+LINEAR_METHODS = ["ixg", "saliency", "random"]
+SDS = ("sds(patches=4)",)
+
+
+class Net(nn.Module):
+    """A linear network on 16 px."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3 * 16 * 16, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(1))
+
+
+def linear_run(
+    out: Path, methods: list, protocols: Sequence = SDS, images: int = 6, classes: int = 4
+) -> hp.Result:
+    """Evaluate a linear network on noise whose labels are its predictions."""
+    model = hp.Model(Net(classes), size=16, mean=[0.5] * 3, std=[0.5] * 3, name="net")
+    pixels = torch.rand(images, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    predicted = model.logits(model.normalize(pixels)).argmax(1).tolist()
+    data = hp.TensorData(pixels, predicted)
+    return hp.evaluate(model, data, methods, list(protocols), out=out)
 
 
 def rescored(result: hp.Result, score: Callable[[pd.Series], float]) -> hp.Result:

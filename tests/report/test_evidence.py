@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rescored import LINEAR_METHODS as METHODS
+from rescored import linear_run as evaluate
 from rescored import rescored
-from torch import nn
 
 import heatproof as hp
 from heatproof.analysis.run_statistics import RunStatistics
@@ -19,8 +20,6 @@ from heatproof.report.sections import headline, ranking
 from heatproof.report.site import Site
 
 SOURCES = Path(hp.__file__).parent
-SDS = ["sds(patches=4)"]
-METHODS = ["ixg", "saliency", "random"]
 CLAIM = re.compile(r"significant|reproduced| wins\b|\bties? with\b")
 # What looks like a claim and is none, by file below src/heatproof.
 ALLOWED = {
@@ -29,34 +28,12 @@ ALLOWED = {
 }
 
 
-class Net(nn.Module):
-    """A linear network on 16 px."""
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Linear(3 * 16 * 16, classes)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x.flatten(1))
-
-
 def mostly_nan(model, x, target, *, rng):
     """Return a map for the first image alone."""
     maps = hp.explain(model, x, target, "ixg")
     for i, sample in enumerate(rng.ids):
         maps[i] = maps[i] if sample.endswith("0") else torch.nan
     return maps
-
-
-def evaluate(
-    out: Path, methods: list, protocols: list = SDS, images: int = 6, classes: int = 4
-) -> hp.Result:
-    model = hp.Model(Net(classes), size=16, mean=[0.5] * 3, std=[0.5] * 3, name="net")
-    pixels = torch.rand(images, 3, 16, 16, generator=torch.Generator().manual_seed(1))
-    predicted = model.logits(model.normalize(pixels)).argmax(1).tolist()
-    data = hp.TensorData(pixels, predicted)
-    return hp.evaluate(model, data, methods, protocols, out=out)
 
 
 def page_text(report: Path, name: str) -> str:

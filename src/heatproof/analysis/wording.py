@@ -58,7 +58,10 @@ def verdict(evidence: Evidence, title: Callable[[str], str] = str) -> str:
     place = where(evidence, title)
     leader = evidence.leader
     if not leader:
-        return f"No method can be ranked on {place}."
+        return (
+            f"No method can be ranked on {place}: too few images have a score from most methods. "
+            "Failures and result.left_out say why scores are missing."
+        )
     if len(evidence.real) == 1:
         return f"`{leader}` is the only method that is ranked on {place}."
     if evidence.winner:
@@ -273,6 +276,8 @@ def not_ranked(reasons: Sequence[NotRanked], labels: Labels) -> list[str]:
         scores = (
             f"a score on {first.scored} of {first.usual} images" if first.failed else "no score"
         )
+        if first.failed and not first.usual:
+            scores = "scores on images that most methods have none for,"
         sentences.append(
             f"`{method}` is not ranked: it has {scores} under {labels[first.key]}{more}"
         )

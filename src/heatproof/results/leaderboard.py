@@ -94,7 +94,8 @@ class Leaderboard:
             for line in board.lines.head(MOST_LINES).to_dict("records"):
                 name = f"{line['method']} · {line['model']} · {line['run']}"
                 name = name if len(name) <= 56 else name[:55] + "…"
-                interval = f"({line['low']:.3f} … {line['high']:.3f})"
+                has_interval = pd.notna(line["low"])
+                interval = f"({line['low']:.3f} … {line['high']:.3f})" if has_interval else ""
                 place = "–" if pd.isna(line["place"]) else f"{line['place']:.0f}"
                 text = f"{place:>4}  {name:<56}  {line['mean']:.3f}  {interval}"
                 lines.append(f"{text}  {line['letters']}"[:WIDTH].rstrip())
@@ -104,7 +105,8 @@ class Leaderboard:
         return "\n".join([*lines, *self.notes]).rstrip()
 
     def _repr_html_(self) -> str:
-        return html_table(self.to_frame()[[*COLUMNS, "protocol", "setting", "baseline"]])
+        shown = self.to_frame()[[*COLUMNS, "protocol", "setting", "baseline"]]
+        return html_table(shown.astype(object).where(shown.notna(), "–"))
 
 
 @dataclass(frozen=True)

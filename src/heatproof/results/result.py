@@ -104,8 +104,7 @@ class Result(RunStatistics):
 
         With five models or more, one sentence is about other networks of their kind.
         """
-        found = [evidence for evidence in self.evidence if evidence.real]
-        of_each = [wording.verdict(evidence, self.titles.__getitem__) for evidence in found]
+        of_each = [wording.verdict(found, self.titles.__getitem__) for found in self.evidence]
         of_kind = wording.of_networks(self.evidence_of_networks)
         return [of_kind, *of_each] if of_kind else of_each
 
