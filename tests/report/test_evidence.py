@@ -16,6 +16,7 @@ from rescored import rescored
 
 import heatproof as hp
 from heatproof.analysis.run_statistics import RunStatistics
+from heatproof.cli.results import print_leaderboard
 from heatproof.report.sections import headline, ranking
 from heatproof.report.site import Site
 
@@ -73,6 +74,29 @@ def test_a_method_that_fails_on_most_images_is_not_ranked(tmp_path: Path):
     mark = re.search(r'<g class="mark[^"]*" data-method="mostly_nan".*?</g>', listed)
     assert mark and ">–</text>" in mark[0] and "not ranked" in mark[0]
     assert not re.search(r"\bnan\b", listed.replace("mostly_nan", ""))
+
+
+def test_every_surface_marks_a_method_that_fails_on_most_images(tmp_path: Path, capsys):
+    result = evaluate(tmp_path / "run", ["ixg", "saliency", mostly_nan, "random"])
+    sentence = "`mostly_nan` is not ranked: it has a score on 1 of 6 images under zero"
+    assert result.caveats[0] == sentence
+    assert f"! {sentence}" in repr(result) and sentence in result._repr_html_()
+    assert re.search(r"–  mostly_nan .* n = 1, not ranked, 5 failed", repr(result))
+    markdown, latex = result.to_markdown(), result.to_latex()
+    assert re.search(r"\| mostly\\_nan \| -?[\d.]+†", markdown)
+    assert "\n† not ranked: no score on more than a tenth of the images" in markdown
+    assert r"\textdagger{} not ranked: no score" in latex
+    assert latex.count("&") == len(METHODS) + 2  # a note is no row of the table
+    complete = result.to_markdown().replace("†", "").splitlines()[2:5]
+    assert not any("not ranked" in line for line in complete)
+    csv = pd.read_csv(result.to_csv(tmp_path / "out.csv")).set_index("method")
+    assert np.isnan(csv.loc["mostly_nan", "rank"]) and csv.loc["mostly_nan", "n"] == 1
+    assert "mostly_nan" not in set(result.pairs()[["better", "other"]].to_numpy().ravel())
+    board = hp.leaderboard([result])
+    assert re.search(r"–  mostly_nan .*not ranked, n = 1", repr(board))
+    print_leaderboard(board)
+    printed = capsys.readouterr().out
+    assert "not ranked, n = 1" in printed and not re.search(r"\bnan\b|1\.0 ", printed)
 
 
 def test_a_perfect_score_on_one_image_wins_nothing(tmp_path: Path):

@@ -264,6 +264,11 @@ def estimate(found: Estimate, digits: int = 2) -> str:
     return f"{found.value:.{digits}f} ({found.low:.{digits}f} to {found.high:.{digits}f})"
 
 
+NOT_RANKED_MARK = (
+    "† not ranked: no score on more than a tenth of the images; the mean is over its own images."
+)
+
+
 def not_ranked(reasons: Sequence[NotRanked], labels: Labels) -> list[str]:
     """Say which methods are not ranked, and why: one sentence per method."""
     by_method: dict[str, list[NotRanked]] = {}

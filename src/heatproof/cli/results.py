@@ -359,6 +359,8 @@ def print_run_comparison(comparison: RunComparison) -> None:
 
 def print_leaderboard(leaderboard: Leaderboard) -> None:
     """Print the tables of a leaderboard, and why there are several."""
+    from heatproof.results.leaderboard import place_and_mark
+
     for board in leaderboard.boards:
         print_plain(board.title)
         varying = [name for name in ("model", "run") if board.lines[name].nunique() > 1]
@@ -370,12 +372,13 @@ def print_leaderboard(leaderboard: Leaderboard) -> None:
         table = make_table(columns)
         for line in board.lines.to_dict("records"):
             known = not pd.isna(line["low"])
+            place, mark = place_and_mark(line)
             table.add_row(
-                str(line["place"]),
+                place,
                 *(escape(line[name]) for name in ("method", *varying)),
                 f"{line['mean']:.3f}",
                 f"{line['low']:.3f} … {line['high']:.3f}" if known else NONE,
-                line["letters"],
+                mark,
             )
         console.print(table)
     for note in leaderboard.notes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,6 +50,13 @@ class Board:
             f"{facts.id} version {facts.version} ({settings}), {len(self.samples)} samples; "
             f"{better} is better"
         )
+
+
+def place_and_mark(line: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the place and the letters of a line as text; one that is not ranked says so."""
+    if pd.isna(line["place"]):
+        return "–", f"not ranked, n = {line['n']}"
+    return f"{line['place']:.0f}", line["letters"]
 
 
 @dataclass(frozen=True)
@@ -96,9 +104,9 @@ class Leaderboard:
                 name = name if len(name) <= 56 else name[:55] + "…"
                 has_interval = pd.notna(line["low"])
                 interval = f"({line['low']:.3f} … {line['high']:.3f})" if has_interval else ""
-                place = "–" if pd.isna(line["place"]) else f"{line['place']:.0f}"
+                place, mark = place_and_mark(line)
                 text = f"{place:>4}  {name:<56}  {line['mean']:.3f}  {interval}"
-                lines.append(f"{text}  {line['letters']}"[:WIDTH].rstrip())
+                lines.append(f"{text}  {mark}"[:WIDTH].rstrip())
             if len(board.lines) > MOST_LINES:
                 lines.append(f"      and {len(board.lines) - MOST_LINES} more")
             lines.append("")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from markupsafe import Markup, escape
 
+from heatproof.analysis import wording
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.settings import SettingScores
 from heatproof.protocols import PROTOCOLS
@@ -239,6 +240,12 @@ class Grid(NamedTuple):
         """Whether the rows are of more than one model."""
         return len({model for model, _, _ in self.rows}) > 1
 
+    @property
+    def has_unranked(self) -> bool:
+        """Whether a mean is of a method that is not ranked, which has a mark."""
+        cells = [cell for _, _, of_method in self.rows for cell in of_method if cell is not None]
+        return any(not cell.ranked and pd.notna(cell.mean) for cell in cells)
+
 
 def grid(
     summary: pd.DataFrame, labels: Mapping[Key, str], settings: Sequence[SettingScores]
@@ -285,7 +292,8 @@ def to_markdown(table: Grid, digits: int, intervals: bool) -> str:
         ]
         named = [model, method] if table.several_models else [method]
         lines.append([*map(_markdown, named), *marked])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return rows + (f"\n{wording.NOT_RANKED_MARK}\n" if table.has_unranked else "")
 
 
 def _markdown(text: str) -> str:
@@ -318,7 +326,11 @@ def to_latex(table: Grid, digits: int, intervals: bool) -> str:
         first = [latex_text(model) if model != before else ""] if table.several_models else []
         lines.append(" & ".join([*first, latex_text(method), *marked]) + r" \\")
         before = model
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    lines.append(r"\bottomrule")
+    if table.has_unranked:
+        text = _number(latex_text(wording.NOT_RANKED_MARK))
+        lines.append(rf"\multicolumn{{{len(names) + len(heads)}}}{{l}}{{\footnotesize {text}}} \\")
+    return "\n".join([*lines, r"\end{tabular}"]) + "\n"
 
 
 def frame_to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
