@@ -14,6 +14,7 @@ import pandas as pd
 import heatproof
 from heatproof.analysis import wording
 from heatproof.analysis.accuracy import wilson
+from heatproof.analysis.costs import cost_frame
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import RESAMPLES
@@ -208,6 +209,19 @@ class Result(RunStatistics):
                 limits=self.limits,
             )
         return self._summaries[resamples].copy()
+
+    def costs(self) -> pd.DataFrame:
+        """Return what a map of each method costs alone, whatever else was run.
+
+        Returns:
+            One line per model and method: ``model``, ``layer`` (where methods are ranked within
+            layers), ``method``, ``mean_rank``, ``forwards`` and ``backwards`` (passes), ``ms`` (one
+            map of a single image, timed alone), ``ms_in_batch`` (one map, with ``batch_size``
+            images at a time), ``peak_mb`` (memory that such a batch needs beyond the model),
+            ``machine``, ``time_note`` (why a method was not timed alone) and ``on_front`` (no other
+            method has a better mean rank at a lower cost).
+        """
+        return cost_frame(self)
 
     @property
     def plot(self) -> Plots:

@@ -30,6 +30,7 @@ from heatproof.runs.directory import RunDirectory
 from heatproof.runs.format import (
     SUFFIXES,
     FileKind,
+    Latencies,
     Origin,
     PlanFile,
     PreparedKey,
@@ -223,6 +224,20 @@ class Store(RunDirectory):
         except HeatproofError as error:
             self.set_aside([path], reason_of(error))
             return None
+
+    def latencies(self) -> Latencies:
+        """Return the times of methods alone; nothing if they were not timed, or are damaged."""
+        try:
+            return read_sealed(self.paths.latencies, Latencies)
+        except FileNotFoundError:
+            return Latencies()
+        except HeatproofError as error:
+            self.damage[self.paths.latencies] = reason_of(error)
+            return Latencies()
+
+    def write_latencies(self, latencies: Latencies) -> None:
+        """Store the times of methods alone."""
+        self.write(self.paths.latencies, seal(to_json(latencies)))
 
     def write_origin(self, origin: Origin) -> str:
         """Store what computes records, unless it is there; return its digest."""

@@ -22,7 +22,7 @@ class LeaderCost:
 
     forwards: int
     backwards: int
-    milliseconds: float | None  # None: not timed alone
+    milliseconds: float | None  # of one map, alone; None: not timed
     cheaper: str  # the cheapest method that may be the best as well, if it needs fewer passes
     cheaper_passes: int | None
 
@@ -71,12 +71,11 @@ def leader_cost(run: RunStatistics, evidence: Evidence) -> LeaderCost | None:
     if facts.cost is None:
         return None
     cheaper = evidence.cheapest
+    latency = run.latencies.get((evidence.model, evidence.leader))
     return LeaderCost(
         forwards=facts.cost[0],
         backwards=facts.cost[1],
-        milliseconds=(
-            None if facts.shares else run.milliseconds.get((evidence.model, evidence.leader))
-        ),
+        milliseconds=latency.milliseconds if latency else None,
         cheaper=cheaper,
         cheaper_passes=evidence.passes.get(cheaper),
     )
