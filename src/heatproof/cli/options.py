@@ -19,6 +19,11 @@ CHANGE_OPTIONS = [
         multiple=True,
         help="Method, or group of methods, in place of those of the spec.",
     ),
+    click.option(
+        "--add-methods",
+        multiple=True,
+        help="Method, or group of methods, beside those of the spec, or of the run that -o holds.",
+    ),
     click.option("--protocols", multiple=True, help="Protocol in place of those of the spec."),
     click.option(
         "--set",

@@ -20,7 +20,7 @@ from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import RESAMPLES
 from heatproof.analysis.run_statistics import RunStatistics, with_texts
 from heatproof.analysis.settings import summarize
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, join_limited
 from heatproof.methods.notes import kind_of
 from heatproof.report import build
 from heatproof.results import tables
@@ -112,13 +112,14 @@ class Result(RunStatistics):
         Methods that are not ranked because scores are missing, images that hardly fit the
         normalisation, models that classify no better than guessing, outputs that are not logits,
         too few samples, images that could not be read, files that are damaged, parts that were
-        computed with other versions or hardware, and methods without any score.
+        computed with other versions or hardware, methods without any score, and methods that were
+        run before and are not shown.
         """
         damage = [damage_text(self.store)] if self.store.damage else []
         models = [*self._no_better_than_guessing, *self.input_advice, *self._output_advice]
         samples = [*self._few_samples, *self._skipped]
         origin = [*damage, *differences(self.store)]
-        return [*self.not_ranked, *models, *samples, *origin, *self._unscored]
+        return [*self.not_ranked, *models, *samples, *origin, *self._unscored, *self._hidden]
 
     @property
     def _no_better_than_guessing(self) -> list[str]:
@@ -167,6 +168,17 @@ class Result(RunStatistics):
         sentences = [f"{method} has no score ({status}): {why}" for method, status, why in reasons]
         more = [f"{len(sentences) - MOST_REASONS} more methods have no score; see result.left_out"]
         return sentences[:MOST_REASONS] + (more if len(sentences) > MOST_REASONS else [])
+
+    @property
+    def _hidden(self) -> list[str]:
+        hidden = self.hidden_methods
+        if not hidden:
+            return []
+        return [
+            f"results of {join_limited(hidden)} are kept in {self.store.name}, and not shown, "
+            "ranked or compared, as the latest call did not ask for them: --add-methods adds to a "
+            "run instead"
+        ]
 
     @classmethod
     def load(cls, directory: str | Path) -> Result:

@@ -239,6 +239,17 @@ class Run:
         return root.name
 
     @cached_property
+    def hidden_methods(self) -> list[str]:
+        """The methods that the directory has results of, and that the latest plan does not ask for.
+
+        As the first finished task of each model says.
+        """
+        first = {task.model: task.name for task in reversed(self.tasks)}
+        manifests = map(self.store.manifest, first.values())
+        stored = [label for manifest in manifests if manifest for label in manifest.content.methods]
+        return [label for label in dict.fromkeys(stored) if label not in self.methods]
+
+    @cached_property
     def clusters(self) -> dict[str, str]:
         """The cluster of each sample: the grid that it belongs to, or the sample itself.
 

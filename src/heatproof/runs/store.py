@@ -39,6 +39,7 @@ from heatproof.runs.format import (
     TaskManifest,
     TensorKey,
     Timings,
+    is_run,
     name_hash,
     plan_parts,
     to_json,
@@ -451,3 +452,11 @@ class Store(RunDirectory):
         content = save(tensors)
         self.write_hashed(self.paths.folder("prepared"), key.digest, ".safetensors", content)
         return load(content)
+
+
+def methods_of_run(directory: Path) -> list[Any]:
+    """Return the methods that a run shows, as its spec has them; nothing if there is no run."""
+    if not is_run(directory):
+        return []
+    methods = Store(directory).provenance().spec.get("methods", [])
+    return [methods] if isinstance(methods, str | dict) else list(methods)
