@@ -177,6 +177,12 @@ def test_a_run_grows_by_added_methods_and_says_what_it_keeps_and_does_not_show(s
     assert "--add-methods" in result.caveats[-1] and "gradcam" in result.caveats[-1]
 
 
+def test_what_does_not_apply_is_named_with_its_reason_before_anything_runs(spec):
+    for name in ("validate", "plan"):
+        shown = " ".join(call(name, spec, "--methods", "ixg", "--methods", "chefer").split())
+        assert "n/a on paperbirds/resnet, 1 combination: chefer does not apply" in shown
+
+
 def test_validate_counts_results_and_explains_errors(spec, tmp_path):
     assert "is valid: 4 images, 3 results in 1 task\n" in call("validate", spec)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": ["gradcm"]}))
