@@ -67,6 +67,53 @@ def verdict(evidence: Evidence, title: Callable[[str], str] = str) -> str:
     return f"`{leader}` ranks first on {place}, but {tied}."
 
 
+def recommendation(
+    evidence: Evidence,
+    title: Callable[[str], str] = str,
+    *,
+    guessing: bool = False,
+    few: bool = False,
+    control: str = "",
+    random: bool = False,
+) -> str:
+    """Say which method to use, or why none can be recommended, in one or two sentences.
+
+    Args:
+        evidence: What is known about the methods of a model.
+        title: Returns the name of a model as it is shown.
+        guessing: Whether the model classifies no better than guessing.
+        few: Whether there are too few images for reliable intervals.
+        control: A control that the leader is not shown to be better than; empty if there is none.
+        random: Whether it is not shown to be better than a random map under some setting.
+    """
+    place, leader = where(evidence, title), evidence.leader
+    if not leader or len(evidence.real) == 1:
+        return verdict(evidence, title)
+    if guessing:
+        return f"No method can be recommended on {place}, which classifies no better than guessing."
+    if few:
+        return f"There are too few images to recommend a method on {place}: `{leader}` ranks first."
+    if control:
+        return (
+            f"On {place} no method is shown to do better than the control `{control}`, which never "
+            f"looks at the model; of the methods, `{leader}` ranks first."
+        )
+    if random:
+        return (
+            f"Under some setting on {place}, `{leader}`, which ranks first, is not shown to do "
+            "better than a random map."
+        )
+    if evidence.winner:
+        return f"Use `{leader}` on {place}: it wins."
+    cheap = evidence.cheapest
+    if cheap:
+        instead = f"takes {counted(evidence.passes[cheap] or 0, 'pass', 'passes')} instead of"
+        more = f"`{cheap}` cannot be told apart from it and {instead} {evidence.passes[leader]}"
+    else:
+        more = f"{names(evidence.others, 3)} cannot be told apart from it"
+    return f"Use `{leader}` on {place}. {more[0].upper()}{more[1:]}."
+
+
 def badge(evidence: Evidence, doubted: bool) -> str:
     """Return the verdict in two or three words."""
     if len(evidence.real) == 1:
