@@ -87,7 +87,7 @@ def recommendation(
         random: Whether it is not shown to be better than a random map under some setting.
     """
     place, leader = where(evidence, title), evidence.leader
-    if not leader or len(evidence.real) == 1:
+    if not leader:
         return verdict(evidence, title)
     if guessing:
         return f"No method can be recommended on {place}, which classifies no better than guessing."
@@ -103,6 +103,8 @@ def recommendation(
             f"Under some setting on {place}, `{leader}`, which ranks first, is not shown to do "
             "better than a random map."
         )
+    if len(evidence.real) == 1:
+        return verdict(evidence, title)
     if evidence.winner:
         return f"Use `{leader}` on {place}: it wins."
     cheap = evidence.cheapest
@@ -137,21 +139,33 @@ def lead(
         return ""
     if len(evidences) == 1:
         return verdict(evidences[0], title)
+    summary = across(evidences, doubted)
+    if _common_winner(evidences, doubted):
+        return summary
+    each = " ".join(verdict(e, title) for e in evidences[:3])
+    more = f" The cards have {len(evidences) - 3} more." if len(evidences) > 3 else ""
+    return f"{summary} {each}{more}"
+
+
+def across(evidences: Sequence[Evidence], doubted: Sequence[bool]) -> str:
+    """Say whether one method may be the best on several models or layers, in one sentence."""
     places = f"all {len(evidences)} models" if len(evidences) > 2 else "both models"
     if any(e.layer for e in evidences):
         places = f"all {len(evidences)} rankings"
-    winners = {_without_layer(e.winner) for e in evidences}
+    if winner := _common_winner(evidences, doubted):
+        return f"`{winner}` wins on {places}."
     everywhere = [m for m in evidences[0].possible_winners if _possible_everywhere(m, evidences)]
-    if len(winners) == 1 and "" not in winners and not any(doubted):
-        return f"`{winners.pop()}` wins on {places}."
-    each = " ".join(verdict(e, title) for e in evidences[:3])
-    more = f" The cards have {len(evidences) - 3} more." if len(evidences) > 3 else ""
     if not everywhere:
         factor = "layer" if any(e.layer for e in evidences) else "model"
-        return f"The best method depends on the {factor}. {each}{more}"
-    one = len(everywhere) == 1
-    which = names(everywhere, 4) if one else f"Each of {names(everywhere, 4)}"
-    return f"{which} may be the best on {places}. {each}{more}"
+        return f"The best method depends on the {factor}."
+    which = names(everywhere, 4) if len(everywhere) == 1 else f"Each of {names(everywhere, 4)}"
+    return f"{which} may be the best on {places}."
+
+
+def _common_winner(evidences: Sequence[Evidence], doubted: Sequence[bool]) -> str:
+    """Return the method that wins everywhere, without a doubt; empty if there is none."""
+    winners = {_without_layer(e.winner) for e in evidences}
+    return winners.pop() if len(winners) == 1 and not any(doubted) else ""
 
 
 def _possible_everywhere(method: str, evidences: Sequence[Evidence]) -> bool:

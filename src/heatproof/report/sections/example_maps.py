@@ -110,7 +110,7 @@ def shown_methods(run: RunStatistics, evidence: Evidence, kept: Kept) -> dict[st
         if method and kept.has_maps(method):
             roles.setdefault(method, []).append(role)
 
-    add(evidence.leader, "wins" if evidence.winner else "ranks first")
+    add(evidence.leader, "ranks first")
     add(evidence.cheapest, "cheapest that may be as good")
     bases = {run.methods[m].layerless_base: m for m in reversed(evidence.real)}
     popular = [bases[name] for name in POPULAR if name in bases]

@@ -94,14 +94,6 @@ class Verdict:
         """The model, and the layer if methods are ranked within layers."""
         return wording.where(self.evidence)
 
-    @property
-    def no_control_below(self) -> bool:
-        """Whether the best control is not below the leader."""
-        controls = self.evidence.ranked_controls
-        if not controls:
-            return False
-        return self.evidence.place(controls[0]) <= self.evidence.place(self.leader)
-
 
 @dataclass(frozen=True)
 class NotedMaps:
@@ -191,12 +183,13 @@ def content(run: RunStatistics, site: Site) -> Content:
 
 
 def _lead(run: RunStatistics, verdicts: list[Verdict]) -> list[str]:
-    """Return a recommendation for each model, or of many models what they have in common."""
-    if len(verdicts) <= MOST_CARDS:
-        return [v.recommendation for v in verdicts]
+    """Return a recommendation for each model, and what models have in common."""
     evidences = [v.evidence for v in verdicts]
     doubted = [bool(v.doubts) for v in verdicts]
-    return [wording.lead(evidences, doubted, run.titles.__getitem__)]
+    if len(verdicts) > MOST_CARDS:
+        return [wording.lead(evidences, doubted, run.titles.__getitem__)]
+    together = [wording.across(evidences, doubted)] if len(verdicts) > 1 else []
+    return [v.recommendation for v in verdicts] + together
 
 
 def _chosen_layers(run: RunStatistics, standing: Standings) -> list[Standings]:
