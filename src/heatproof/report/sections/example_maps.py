@@ -162,9 +162,9 @@ def choose(samples: Sequence[str], agreement: dict[str, float]) -> list[tuple[st
         return [(sample, "") for sample in samples[:3]]
     middle, last = ordered[(len(ordered) - 1) // 2], ordered[-1]
     return [
-        (middle, "typical agreement"),
-        (last, "methods agree most"),
-        (ordered[0], "methods agree least"),
+        (middle, "typical"),
+        (last, "maps agree"),
+        (ordered[0], "maps differ"),
     ]
 
 
