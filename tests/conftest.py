@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from torch import Tensor, nn
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
+from heatproof.execute import run_plan
+from heatproof.execute.latency import time_methods
 from heatproof.models.vision import import_timm, import_torchvision
 
 gc.disable()  # until all tests are collected: modules stay
@@ -93,6 +96,34 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     """Leave out flushes, which only matter if the system crashes: a run has dozens of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def methods_are_not_timed() -> Iterator[None]:
+    """Leave out timing methods alone, which is no part of a score."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_plan, "time_methods", lambda plan, store: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def timing() -> Callable[[], AbstractContextManager[None]]:
+    """Time methods alone within a block, as users do."""
+
+    @contextmanager
+    def patched() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run_plan, "time_methods", time_methods)
+            yield
+
+    return patched
+
+
+@pytest.fixture
+def timed(timing: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Time methods alone, as users do."""
+    with timing():
         yield
 
 

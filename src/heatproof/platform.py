@@ -11,9 +11,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from heatproof.errors import HeatproofError
+
+if TYPE_CHECKING:
+    import torch
 
 
 @contextmanager
@@ -77,6 +80,56 @@ def peak_memory() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes, others KiB
+
+
+def reset_peak_memory(device: torch.device) -> bool:
+    """Forget the most memory that was held so far; return whether it is measured at all.
+
+    Of this process it is measured on Linux; what the C library has kept of freed memory is given
+    back before, where it can (glibc), so that it is not taken for memory in use.
+    """
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(device)
+        return True
+    if device.type != "cpu" or sys.platform != "linux":
+        return False
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def memory_in_use(device: torch.device) -> int | None:
+    """Return the bytes that are held on a device now; None where it is unknown."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.memory_allocated(device)
+    return _bytes_of_process("VmRSS")
+
+
+def peak_memory_since(device: torch.device) -> int | None:
+    """Return the most bytes that were held since `reset_peak_memory`; None where it is unknown."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated(device)
+    return _bytes_of_process("VmHWM")
+
+
+def _bytes_of_process(name: str) -> int | None:
+    """Return an entry of Linux' status of this process, which is in KiB."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    found = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
+    return next((1024 * int(kib) for kib in found), None)
 
 
 def keep_freed_memory() -> None:

@@ -183,6 +183,26 @@ def test_plan_says_how_many_images_a_difference_takes(spec, tmp_path):
     assert "are for --detect" in call("plan", spec, "--spread", 0.3, code=2)
 
 
+def test_a_run_grows_by_added_methods_and_says_what_it_keeps_and_does_not_show(spec, tmp_path):
+    run = tmp_path / "run"
+    call("run", spec, "-o", run, "--no-report")
+    shown = call("run", spec, "-o", run, "--no-report", "--add-methods", "random")
+    assert "kept in" not in shown
+    call("plan", spec, "-o", run, "--add-methods", "edges")
+    shown = call("run", spec, "-o", run, "--no-report", "--add-methods", "edges")
+    assert list(hp.Result.load(run).methods) == [*SPEC["methods"], "random", "edges"]
+    shown = " ".join(call("run", spec, "-o", run, "--no-report", "--methods", "ixg").split())
+    assert "results of gradcam, constant, random, edges are kept in" in shown
+    result = hp.Result.load(run)
+    assert "--add-methods" in result.caveats[-1] and "gradcam" in result.caveats[-1]
+
+
+def test_what_does_not_apply_is_named_with_its_reason_before_anything_runs(spec):
+    for name in ("validate", "plan"):
+        shown = " ".join(call(name, spec, "--methods", "ixg", "--methods", "chefer").split())
+        assert "n/a on paperbirds/resnet, 1 combination: chefer does not apply" in shown
+
+
 def test_validate_counts_results_and_explains_errors(spec, tmp_path):
     assert "is valid: 4 images, 3 results in 1 task\n" in call("validate", spec)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": ["gradcm"]}))

@@ -9,6 +9,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import heatproof
@@ -21,6 +22,27 @@ def printed(*arguments: str) -> str:
     result = CliRunner().invoke(main, list(arguments))
     assert result.exit_code == 0, result.output
     return result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["run", "quickstart", "--methods", "gradc"], ["gradcam", "gradcam++"]),
+        (["run", "quickstart", "--add-methods", "ig|smoo"], ["ig|smooth"]),
+        (["plan", "quickstart", "--methods", "group:rao"], ["group:rao2024"]),
+        (["run", "quickstart", "--protocols", "difu"], ["difull"]),
+        (["run", "quickstart", "--model", "paperbirds/res"], ["paperbirds/resnet"]),
+        (["validate", "quickstart", "--data", "paperb"], ["paperbirds"]),
+        (["figure", ".", "rank"], ["ranking"]),
+        (["table", ".", "cos"], ["costs"]),
+        (["compare", ".", "published:hesse2024/table6"], ["published:hesse2024/table6"]),
+        (["explain", "x.png", "--method", "layerc"], ["layercam"]),
+    ],
+)
+def test_names_are_completed(words, offered):
+    context = ShellComplete(main, {}, "heatproof", "_HEATPROOF_COMPLETE")
+    found = [item.value for item in context.get_completions(words[:-1], words[-1])]
+    assert found[: len(offered)] == offered
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -3,14 +3,27 @@
 import io
 import re
 import time
+from collections import Counter
 
 import pytest
 
 import heatproof as hp
 from heatproof.execute import progress
-from heatproof.execute.progress import Meter, clock
+from heatproof.execute.progress import Meter, RunWatcher, clock
+from heatproof.execute.runner import find_open_tasks
+from heatproof.plan.open_spec import open_spec
+from heatproof.plan.spec import make_spec
+from heatproof.runs.store import Store
 
 ARGUMENTS = ("paperbirds/vgg", "paperbirds:test", ["ixg"], ["sds(patches=4)"])
+
+
+SPEC = {
+    "models": ["paperbirds/vgg"],
+    "data": {"name": "paperbirds", "limit": 2},
+    "methods": ["ixg"],
+    "protocols": ["sds"],
+}
 
 
 class Terminal(io.StringIO):
@@ -29,6 +42,29 @@ def test_a_run_prints_lines_where_there_is_no_terminal(tmp_path, capsys):
     assert capsys.readouterr().err == "run: nothing to compute, 2 tasks finished before\n"
 
 
+def test_a_resumed_run_begins_where_it_stopped(tmp_path, capsys):
+    hp.evaluate(*ARGUMENTS, limit=64, out=tmp_path)
+    hp.evaluate(*ARGUMENTS, limit=70, out=tmp_path, progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("run: 91 %, 2 tasks, 1 of them finished before")
+
+
+def test_what_an_interrupted_task_has_kept_counts_as_done_but_not_as_fast(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    meter = Meter("run", io.StringIO())
+    plan = open_spec(make_spec(SPEC | {"data": {"name": "paperbirds", "limit": 64}}))
+    watcher = RunWatcher(meter)
+    watcher.begin(plan, find_open_tasks(plan, Store(tmp_path)))
+    (task,) = plan.tasks
+    watcher.resume(task, Counter(forward=int(meter.total / 2)))
+    assert meter.done == 0
+    task.model.pass_counts["forward"] += int(meter.total / 4)
+    now += 30
+    meter.measure()
+    assert meter.text().startswith("run: 75 %") and meter.text().endswith("about 0:30 left")
+
+
 @pytest.mark.parametrize("silent", [False, None])
 def test_a_run_is_silent_unless_asked(silent, capsys):
     hp.evaluate(*ARGUMENTS, limit=2, progress=silent)
@@ -36,15 +72,9 @@ def test_a_run_is_silent_unless_asked(silent, capsys):
 
 
 def test_a_run_can_be_followed_by_a_function(tmp_path):
-    spec = {
-        "models": ["paperbirds/vgg"],
-        "data": {"name": "paperbirds", "limit": 2},
-        "methods": ["ixg"],
-        "protocols": ["sds"],
-    }
     seen = []
     for _ in range(2):
-        hp.run(spec, tmp_path, progress=lambda task, reused: seen.append(reused))
+        hp.run(SPEC, tmp_path, progress=lambda task, reused: seen.append(reused))
     assert seen == [False, True]
 
 

@@ -153,7 +153,7 @@ def test_undefined_scores_have_a_reason(golden_model, images):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"patches": 5}, "patches=5 is not the square"),
+        ({"patches": 5}, "patches=5 is not the square of a number above 1; the nearest: 4 or 9"),
         ({"patch": 4}, "protocol sds has no setting 'patch'; it has: baseline, patches, score"),
         ({"baseline": "blurr"}, "did you mean blur"),
         ({"score": "loss"}, "found 'loss'; input should be 'logit'|Input should be 'logit'"),

@@ -141,7 +141,7 @@ def test_a_setting_without_scores_does_not_erase_the_overview(left_out: hp.Resul
     expected = left_out.scores.query("method == 'ixg' and protocol == 'sds'")["value"].mean()
     assert verdict.score.value == pytest.approx(expected)
     overview = page_text(left_out.report(), "index.html")
-    assert '<p class="lead"><code>ixg</code> wins on net.' in overview
+    assert '<p class="lead">Use <code>ixg</code> on net: it wins.' in overview
     assert "Ranked by mean rank over 1 setting;" in overview
     assert (
         "Left out of the mean rank, since too few methods have a score: deletion · zero."

@@ -57,7 +57,7 @@ def test_a_method_that_is_right_on_a_model_that_works_wins(tmp_path: Path):
     assert found.clear and found.evidence.winner == "ixg"
     page = report_text(result.report())
     assert '<span class="badge good">wins</span>' in page
-    assert "<code>ixg</code> wins on Linear." in page
+    assert "Use <code>ixg</code> on Linear: it wins." in page
 
 
 def test_there_is_no_win_on_a_model_at_chance(tmp_path: Path):
@@ -68,6 +68,7 @@ def test_there_is_no_win_on_a_model_at_chance(tmp_path: Path):
     page = " ".join(report_text(result.report()).split())
     assert ">wins<" not in page and ">not conclusive<" in page
     assert "no better than guessing (25 %)" in page
+    assert "No method can be recommended on Linear, which classifies no better" in page
 
 
 def test_there_is_no_win_on_too_few_images(tmp_path: Path):
@@ -77,6 +78,7 @@ def test_there_is_no_win_on_too_few_images(tmp_path: Path):
     page = " ".join(report_text(result.report()).split())
     assert ">wins<" not in page
     assert "there are only 8 images, too few for a reliable interval" in page
+    assert "There are too few images to recommend a method on Linear" in page
 
 
 def test_there_is_no_win_over_a_random_map_that_is_as_good(tmp_path: Path):
@@ -86,7 +88,9 @@ def test_there_is_no_win_over_a_random_map_that_is_as_good(tmp_path: Path):
     out = tmp_path / "run"
     result = hp.evaluate(model, (images, labels), [upside_down, "random"], ["sds"], out=out)
     worse = verdict(result, tmp_path)
-    assert "not significantly better than the control `random`" in worse.doubts.control
+    assert worse.doubts.control == "random"
+    assert "not significantly better than the control `random`" in worse.doubts.control_text
+    assert "no method is shown to do better than the control `random`" in worse.recommendation
     assert re.search(r"than that of a random map under .* \(.*; random 0\)", worse.doubts.random)
     assert worse.badge == "only method" and not worse.clear
 
@@ -117,7 +121,7 @@ def test_the_best_method_depends_on_the_model_only_if_none_may_be_the_best_on_bo
     assert ("The best method depends on the model." in page) != tied
     assert ("Each of <code>" in page) == tied
     for model, method in zip(models, methods, strict=False):
-        assert (f"<code>{method}</code> wins on {model}." in page) != tied
+        assert (f"Use <code>{method}</code> on {model}: it wins." in page) != tied
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ def models() -> list[hp.Model]:
 
 
 @pytest.fixture(scope="session")
-def result(models, tmp_path_factory) -> hp.Result:
+def result(models, tmp_path_factory, timing) -> hp.Result:
     out = tmp_path_factory.mktemp("results") / "run"
-    return hp.evaluate(models, photos(), METHODS, PROTOCOLS, keep_maps=4, out=out)
+    with timing():
+        return hp.evaluate(models, photos(), METHODS, PROTOCOLS, keep_maps=4, out=out)

@@ -3,11 +3,13 @@
 import re
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 PAGE = Path(__file__).parents[2] / "docs" / "bring-your-own" / "results.md"
 
 
+@pytest.mark.usefixtures("timed")
 def test_the_code_of_the_page_on_results_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

@@ -105,9 +105,9 @@ def test_cost_draws_the_time_per_map(result):
     figure = result.plot.cost(model="net/first")
     (ax,) = figure.axes
     names = [t.get_text() for t in ax.get_yticklabels()]
-    times = RunStatistics(result.store).milliseconds
+    times = result.costs().query("model == 'net/first'").set_index("method")["ms"]
     drawn = [line.get_xdata()[0] for line in ax.lines]
-    assert drawn == [times["net/first", m] for m in names] == sorted(drawn)
+    assert drawn == [times[m] for m in names] == sorted(drawn)
     assert ax.get_xscale() == "log"
 
 

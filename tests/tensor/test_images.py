@@ -30,10 +30,25 @@ def test_patch_sums_and_masks_agree_with_a_loop(patches):
     assert (masks.sum(0) == 1).all()
 
 
-@pytest.mark.parametrize(("patches", "size"), [(5, 32), (1, 32), (0, 32), (9, 32), (-4, 32)])
-def test_a_grid_that_does_not_fit_is_refused(patches, size):
-    with pytest.raises(HeatproofError, match="choose patches from 4, 16, 64, 256, 1024$"):
-        patch_sums(torch.zeros(1, size, size), patches)
+@pytest.mark.parametrize(
+    ("patches", "cure"),
+    [
+        (17, "the nearest: 16 or 25$"),
+        (1, "the nearest: 4$"),
+        (0, "the nearest: 4$"),
+        (-4, "the nearest: 4$"),
+        (9, "choose patches from 4, 16, 64, 256, 1024$"),
+        (900, "choose patches from 4, 16, 64, 256, 1024$"),
+    ],
+)
+def test_a_grid_that_does_not_fit_is_refused_with_the_nearest_that_do(patches, cure):
+    with pytest.raises(HeatproofError, match=cure):
+        patch_sums(torch.zeros(1, 32, 32), patches)
+
+
+def test_of_many_possible_grids_the_nearest_are_named():
+    with pytest.raises(HeatproofError, match="patches from 4, 9, 16, 36, 64, 81$"):
+        patch_sums(torch.zeros(1, 144, 144), 49)
 
 
 def test_the_numbers_of_patches_divide_both_sides():

@@ -91,6 +91,55 @@ NETWORKS_EXPLAINED = (
 )
 
 
+def recommendation(
+    evidence: Evidence,
+    title: Callable[[str], str] = str,
+    *,
+    guessing: bool = False,
+    few: bool = False,
+    control: str = "",
+    random: bool = False,
+) -> str:
+    """Say which method to use, or why none can be recommended, in one or two sentences.
+
+    Args:
+        evidence: What is known about the methods of a model.
+        title: Returns the name of a model as it is shown.
+        guessing: Whether the model classifies no better than guessing.
+        few: Whether there are too few images for reliable intervals.
+        control: A control that the leader is not shown to be better than; empty if there is none.
+        random: Whether it is not shown to be better than a random map under some setting.
+    """
+    place, leader = where(evidence, title), evidence.leader
+    if not leader:
+        return verdict(evidence, title)
+    if guessing:
+        return f"No method can be recommended on {place}, which classifies no better than guessing."
+    if few:
+        return f"There are too few images to recommend a method on {place}: `{leader}` ranks first."
+    if control:
+        return (
+            f"On {place} no method is shown to do better than the control `{control}`, which never "
+            f"looks at the model; of the methods, `{leader}` ranks first."
+        )
+    if random:
+        return (
+            f"Under some setting on {place}, `{leader}`, which ranks first, is not shown to do "
+            "better than a random map."
+        )
+    if len(evidence.real) == 1:
+        return verdict(evidence, title)
+    if evidence.winner:
+        return f"Use `{leader}` on {place}: it wins."
+    cheap = evidence.cheapest
+    if cheap:
+        instead = f"takes {counted(evidence.passes[cheap] or 0, 'pass', 'passes')} instead of"
+        more = f"`{cheap}` cannot be told apart from it and {instead} {evidence.passes[leader]}"
+    else:
+        more = f"{names(evidence.others, 3)} cannot be told apart from it"
+    return f"Use `{leader}` on {place}. {more[0].upper()}{more[1:]}."
+
+
 def badge(evidence: Evidence, doubted: bool) -> str:
     """Return the verdict in two or three words."""
     if len(evidence.real) == 1:
@@ -114,21 +163,33 @@ def lead(
         return ""
     if len(evidences) == 1:
         return verdict(evidences[0], title)
+    summary = across(evidences, doubted)
+    if _common_winner(evidences, doubted):
+        return summary
+    each = " ".join(verdict(e, title) for e in evidences[:3])
+    more = f" The cards have {len(evidences) - 3} more." if len(evidences) > 3 else ""
+    return f"{summary} {each}{more}"
+
+
+def across(evidences: Sequence[Evidence], doubted: Sequence[bool]) -> str:
+    """Say whether one method may be the best on several models or layers, in one sentence."""
     places = f"all {len(evidences)} models" if len(evidences) > 2 else "both models"
     if any(e.layer for e in evidences):
         places = f"all {len(evidences)} rankings"
-    winners = {_without_layer(e.winner) for e in evidences}
+    if winner := _common_winner(evidences, doubted):
+        return f"`{winner}` wins on {places}."
     everywhere = [m for m in evidences[0].possible_winners if _possible_everywhere(m, evidences)]
-    if len(winners) == 1 and "" not in winners and not any(doubted):
-        return f"`{winners.pop()}` wins on {places}."
-    each = " ".join(verdict(e, title) for e in evidences[:3])
-    more = f" The cards have {len(evidences) - 3} more." if len(evidences) > 3 else ""
     if not everywhere:
         factor = "layer" if any(e.layer for e in evidences) else "model"
-        return f"The best method depends on the {factor}. {each}{more}"
-    one = len(everywhere) == 1
-    which = names(everywhere, 4) if one else f"Each of {names(everywhere, 4)}"
-    return f"{which} may be the best on {places}. {each}{more}"
+        return f"The best method depends on the {factor}."
+    which = names(everywhere, 4) if len(everywhere) == 1 else f"Each of {names(everywhere, 4)}"
+    return f"{which} may be the best on {places}."
+
+
+def _common_winner(evidences: Sequence[Evidence], doubted: Sequence[bool]) -> str:
+    """Return the method that wins everywhere, without a doubt; empty if there is none."""
+    winners = {_without_layer(e.winner) for e in evidences}
+    return winners.pop() if len(winners) == 1 and not any(doubted) else ""
 
 
 def _possible_everywhere(method: str, evidences: Sequence[Evidence]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from heatproof.cli.complete import complete_run
 from heatproof.cli.group import UNDECIDED, WORSE, command, main
 from heatproof.cli.location import RunLocation
 from heatproof.errors import HeatproofError
@@ -14,7 +15,7 @@ from heatproof.errors import HeatproofError
 
 @main.command("compare", **command)
 @click.argument("run", type=RunLocation())
-@click.argument("others", nargs=-1, required=True)
+@click.argument("others", nargs=-1, required=True, shell_complete=complete_run)
 @click.option(
     "--fail-if-worse",
     "limits",

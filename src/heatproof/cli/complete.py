@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from glob import escape, glob
 from pathlib import Path
 
@@ -21,3 +22,70 @@ def complete_spec(
     made = [f"{figure.paper}/{figure.name}" for figure in figures().values() if figure.study]
     studies = [name for name in [*study_names(), *made] if name.startswith(incomplete)]
     return [CompletionItem(name) for name in [*sorted(files), *sorted(folders), *studies]]
+
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _offering(names: Callable[[], Iterable[str]]) -> Completer:
+    """Return what offers the names that begin as the word does."""
+
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+
+    return complete
+
+
+def _listed(kind: str) -> Completer:
+    def names() -> Iterator[str]:
+        from heatproof.listing import listing
+
+        return (str(entry["id"]) for entry in listing(kind))
+
+    return _offering(names)
+
+
+def complete_method(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Offer methods and groups of them; behind a stroke, as in ``ig|``, transforms."""
+    from heatproof.methods import METHODS, TRANSFORMS
+    from heatproof.methods.groups import GROUPS
+
+    before, stroke, word = incomplete.rpartition("|")
+    entries = TRANSFORMS if stroke else METHODS
+    names = sorted(entry.id for entry in entries)
+    names += [] if stroke else [f"group:{group}" for group in GROUPS]
+    return [CompletionItem(before + stroke + n) for n in names if n.startswith(word)]
+
+
+def _figures() -> Iterable[str]:
+    from heatproof.results.plots import DESCRIPTIONS
+
+    return DESCRIPTIONS
+
+
+def _tables() -> Iterable[str]:
+    from heatproof.results.export import TABLES
+
+    return TABLES
+
+
+def complete_run(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Offer directories, and what papers have published."""
+    from heatproof.analysis.published import PREFIX, published_tables
+
+    folders = [f"{path}/" for path in map(Path, glob(escape(incomplete) + "*/"))]
+    names = [f"{PREFIX}{name}" for name in published_tables()]
+    return [CompletionItem(n) for n in [*sorted(folders), *names] if n.startswith(incomplete)]
+
+
+complete_protocol = _listed("protocols")
+complete_model = _listed("models")
+complete_data = _listed("data")
+complete_figure = _offering(_figures)
+complete_table = _offering(_tables)

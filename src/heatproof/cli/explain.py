@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from heatproof.cli.complete import complete_method, complete_model
 from heatproof.cli.group import command, main
 from heatproof.cli.options import device_option
 from heatproof.cli.output import echo
@@ -20,6 +21,7 @@ from heatproof.cli.output import echo
     "-m",
     "--model",
     required=True,
+    shell_complete=complete_model,
     help="Name of a model, such as torchvision:resnet50 or file:my_model.py:build.",
 )
 @click.option(
@@ -29,6 +31,7 @@ from heatproof.cli.output import echo
 @click.option(
     "--method",
     "methods",
+    shell_complete=complete_method,
     multiple=True,
     default=("gradcam",),
     show_default=True,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from heatproof.cli.complete import complete_figure, complete_table
 from heatproof.cli.group import command, main
 from heatproof.cli.location import RunLocation
 from heatproof.cli.output import echo
@@ -13,7 +14,7 @@ from heatproof.cli.output import echo
 
 @main.command("figure", **command)
 @click.argument("run", type=RunLocation())
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_figure)
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="[default: NAME.pdf]"
 )
@@ -55,7 +56,7 @@ def figure_(
 
 @main.command("table", **command)
 @click.argument("run", type=RunLocation())
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_table)
 @click.option(
     "-o",
     "--out",

@@ -8,18 +8,47 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heatproof.cli.complete import (
+    complete_data,
+    complete_method,
+    complete_model,
+    complete_protocol,
+)
+
 if TYPE_CHECKING:
     from heatproof.plan.spec import Spec
 
 CHANGE_OPTIONS = [
-    click.option("--model", "models", multiple=True, help="Model in place of those of the spec."),
-    click.option("--data", help="Data set in place of that of the spec, such as folder:/images."),
+    click.option(
+        "--model",
+        "models",
+        multiple=True,
+        shell_complete=complete_model,
+        help="Model in place of those of the spec.",
+    ),
+    click.option(
+        "--data",
+        shell_complete=complete_data,
+        help="Data set in place of that of the spec, such as folder:/images.",
+    ),
     click.option(
         "--methods",
         multiple=True,
+        shell_complete=complete_method,
         help="Method, or group of methods, in place of those of the spec.",
     ),
-    click.option("--protocols", multiple=True, help="Protocol in place of those of the spec."),
+    click.option(
+        "--add-methods",
+        multiple=True,
+        shell_complete=complete_method,
+        help="Method, or group of methods, beside those of the spec, or of the run that -o holds.",
+    ),
+    click.option(
+        "--protocols",
+        multiple=True,
+        shell_complete=complete_protocol,
+        help="Protocol in place of those of the spec.",
+    ),
     click.option(
         "--set",
         "settings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 MAX_BASELINES = 4  # a protocol with more baselines is summarised by ranks
 NONE = "–"
+MOST_REASONS = 6  # why methods or protocols do not apply
 
 
 def print_summary(result: Result) -> None:
@@ -170,13 +172,8 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
         print_plain(f"first: {description}")
     print_cost(plan_cost(plan), expected.seconds)
     results = sum(len(task.records) for task in plan.tasks)
-    not_applicable = sum(
-        bool(evaluation.not_applicable)
-        for task in plan.tasks
-        for evaluation in task.records.evaluations
-    )
-    note = f" ({not_applicable} not applicable)" if not_applicable else ""
-    console.print(f"{counted(len(plan.tasks), 'task')}, {counted(results, 'result')}{note}")
+    console.print(f"{counted(len(plan.tasks), 'task')}, {counted(results, 'result')}")
+    print_not_applicable(plan)
     uncounted = uncounted_methods(plan)
     if uncounted:
         print_plain(
@@ -196,6 +193,22 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
     parts.append(f"{expected.disk / 2**20:.0f} MB on disk")
     console.print(", ".join(parts))
     print_plain(f"The time is {BASES[expected.basis]}.")
+
+
+def print_not_applicable(plan: Plan) -> None:
+    """Print which methods and protocols have no scores on a model, and why: a line per reason."""
+    found: dict[str, dict[str, None]] = {}
+    counts: Counter[str] = Counter()
+    for task in {task.subject: task for task in plan.tasks}.values():
+        for evaluation in task.records.evaluations:
+            if evaluation.not_applicable:
+                found.setdefault(evaluation.not_applicable, {})[task.subject.title] = None
+                counts[evaluation.not_applicable] += 1
+    for reason, titles in list(found.items())[:MOST_REASONS]:
+        names = with_short_titles(join_limited(titles), list(titles))
+        print_plain(f"n/a on {names}, {counted(counts[reason], 'combination')}: {reason}")
+    if len(found) > MOST_REASONS:
+        print_plain(f"n/a: {len(found) - MOST_REASONS} more reasons; the report has all")
 
 
 def print_backends(plan: Plan) -> None:
@@ -259,6 +272,7 @@ def print_validated(spec: str, plan: Plan) -> None:
             f"centre cropped), mean {mean}, std {std}, "
             f"{counted(model.n_classes, 'class', 'classes')}{head}"
         )
+    print_not_applicable(plan)
 
 
 def _planned_counts(plan: Plan) -> SampleCounts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,15 +17,38 @@ from heatproof.cli.output import echo
 from heatproof.cli.signals import Terminated, stopped_by_sigterm
 from heatproof.errors import HeatproofError
 
+if TYPE_CHECKING:
+    from heatproof.plan.spec import Spec
 
-@main.command(**command)
-@click.argument("spec", shell_complete=complete_spec)
-@click.option(
+
+out_option = click.option(
     "-o",
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory of the run, or an address such as s3://bucket/run.  [default: runs/NAME]",
 )
+
+
+def run_directory(spec: str, out: Path | None) -> Path:
+    """Return the directory of the run of a spec: the one that is named, or that of its name."""
+    from heatproof.runs.addresses import to_write
+
+    name = Path(spec).stem if Path(spec).is_file() else spec
+    return to_write(out or Path("runs") / name)
+
+
+def load_for_run(spec: str, directory: Path, options: dict[str, Any], weights: bool = True) -> Spec:
+    """Load a spec with its changes; methods that are added join those of the run that is there."""
+    from heatproof.runs.store import methods_of_run
+
+    if options["add_methods"] and not options["methods"]:
+        options["methods"] = methods_of_run(directory)
+    return load_changed_spec(spec, options, weights)
+
+
+@main.command(**command)
+@click.argument("spec", shell_complete=complete_spec)
+@out_option
 @click.option(
     "--report/--no-report", default=True, show_default=True, help="Build a report at the end."
 )
@@ -66,6 +89,7 @@ def run(
       heatproof run quickstart
       heatproof run spec.yaml -o runs/mine
       heatproof run spec.yaml -o runs/mine --limit 64 --batch-size 16
+      heatproof run spec.yaml -o runs/mine --add-methods rise
       heatproof run hesse2024/table6 --model file:net.py:build --data folder:/data/images
       heatproof run rao2024/fig4 --methods ixg@final --set protocols.0.grids=50
       heatproof run spec.yaml --engine dask --workers 4
@@ -85,12 +109,11 @@ def run(
     from heatproof.execute.engines.base import EngineOptions
     from heatproof.plan.open_spec import open_spec
     from heatproof.platform import keep_freed_memory
-    from heatproof.runs.addresses import to_write
 
     engine = {field.name: options.pop(field.name) for field in fields(EngineOptions)}
     EngineOptions(**engine).check()
-    loaded = load_changed_spec(spec, options)
-    directory = to_write(out or _default_run(spec))
+    directory = run_directory(spec, out)
+    loaded = load_for_run(spec, directory, options)
     resume = "what is computed is kept, and the same command continues the run"
     try:
         with stopped_by_sigterm(walltime):
@@ -113,12 +136,9 @@ def run(
         sys.exit(METHOD_FAILED)
 
 
-def _default_run(spec: str) -> Path:
-    return Path("runs") / (Path(spec).stem if Path(spec).is_file() else spec)
-
-
 @main.command(**command)
 @click.argument("spec", shell_complete=complete_spec)
+@out_option
 @click.option("--measure", is_flag=True, help="Time full batches, for a better estimate.")
 @click.option(
     "--assume",
@@ -146,6 +166,7 @@ def _default_run(spec: str) -> Path:
 @spec_options
 def plan(
     spec: str,
+    out: Path | None,
     measure: bool,
     assume: int | None,
     detect: float | None,
@@ -158,7 +179,8 @@ def plan(
 
     Counts the passes through the network (passes that methods share count
     once) and estimates the time from earlier runs of the same network on this
-    machine, or else from two images that are timed.
+    machine, or else from two images that are timed. A run that has begun (-o) keeps
+    its backends, and --add-methods adds to what it has.
 
     With --detect, says how many images it takes to tell two methods apart,
     among all pairs, in four of five data sets. How much scores vary follows
@@ -181,17 +203,18 @@ def plan(
     from heatproof.plan.open_models import pending_training
     from heatproof.plan.open_spec import open_spec
 
-    loaded = load_changed_spec(spec, options, weights=assume is None and detect is None)
+    directory = run_directory(spec, out)
+    loaded = load_for_run(spec, directory, options, weights=assume is None and detect is None)
     if detect is None and (pilot or spread):
         raise HeatproofError("--pilot and --spread are for --detect")
     if detect is not None:
-        print_needed(loaded, detect, spread, pilot, _default_run(spec))
+        print_needed(loaded, detect, spread, pilot, directory)
         return
     if assume is not None:
         print_cost(assumed_cost(loaded, assume))
         return
     with assumed_confidence() as assumed, preparation_progress() as measured:
-        opened = open_spec(loaded, device, train=False, progress=measured)
+        opened = open_spec(loaded, device, train=False, progress=measured, out=directory)
     print_plan(opened, forecast(opened, measure), pending_training(loaded))
     print_assumed(assumed)
 

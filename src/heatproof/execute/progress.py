@@ -6,14 +6,14 @@ import importlib.util
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any
 
 from heatproof.execute.runner import Callback, OpenTask, Progress, Watcher
-from heatproof.models.model import Model
 from heatproof.plan.cost import cost_memo
 from heatproof.plan.speed import FORWARDS_PER_BACKWARD
 from heatproof.plan.tasks import Plan, Task
@@ -37,6 +37,7 @@ class Meter:
     Attributes:
         done: The amount that is done, of ``total``.
         total: The total amount; 0 if it is unknown.
+        reused: The part of it that was done before, which took no time now.
         status: Text to add, such as ``task 3/12``.
         is_behind: Whether what is counted is done, but not all of it: the rest is unknown.
     """
@@ -45,6 +46,7 @@ class Meter:
         self.title = title
         self.done = 0.0
         self.total = 0.0
+        self.reused = 0.0
         self.status = ""
         self.is_behind = False
         self.measure: Callable[[], None] = _nothing  # called before anything is shown
@@ -106,8 +108,9 @@ class Meter:
             parts.append(f"{percent} %")
         parts += [self.status] if self.status else []
         parts.append(f"{clock(elapsed)} elapsed")
-        if 0 < self.done < self.total and not self.is_behind:
-            parts.append(f"about {clock(elapsed * (self.total / self.done - 1))} left")
+        made = self.done - self.reused
+        if made > 0 and self.done < self.total and not self.is_behind:
+            parts.append(f"about {clock(elapsed * (self.total - self.done) / made)} left")
         return f"{self.title}: {', '.join(parts)}"
 
     def _follow(self) -> None:
@@ -209,9 +212,9 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def passes_made(model: Model) -> float:
-    """Return the passes that a model has made so far, in forward passes."""
-    return model.pass_counts["forward"] + FORWARDS_PER_BACKWARD * model.pass_counts["backward"]
+def passes_made(counts: Mapping[str, int]) -> float:
+    """Return how many forward passes take as long as some passes, by their kind."""
+    return counts["forward"] + FORWARDS_PER_BACKWARD * counts["backward"]
 
 
 class RunWatcher(Watcher):
@@ -233,17 +236,23 @@ class RunWatcher(Watcher):
         self._tasks = len(plan.tasks)
         self._open = [entry.task for entry in open_tasks]
         cost_of = cost_memo()
+
+        def weight(task: Task) -> float:
+            forward, backward = cost_of(task)
+            return len(task.indices) * (forward + FORWARDS_PER_BACKWARD * backward)
+
         for task, missing in open_tasks:
-            forward, backward = cost_of(replace(task, records=missing))
-            self._weights[task.name] = len(task.indices) * (
-                forward + FORWARDS_PER_BACKWARD * backward
-            )
+            self._weights[task.name] = weight(replace(task, records=missing))
+        open_weight = sum(self._weights.values())
+        total = max(open_weight, sum(map(weight, plan.tasks))) or 1.0
+        self._computed = total - open_weight
         self._finished = self._tasks - len(open_tasks)
         reused = f", {self._finished} of them finished before" if self._finished else ""
         status = f"{counted(self._tasks, 'task')}{reused}"
         if open_tasks:
             self._before = self._passed()
-            self._meter.update(0, sum(self._weights.values()) or 1.0, status)
+            self._meter.reused = self._computed
+            self._meter.update(self._computed, total, status)
         else:
             tasks = counted(self._tasks, "task")
             self._meter.note(f"run: nothing to compute, {tasks} finished before")
@@ -257,6 +266,11 @@ class RunWatcher(Watcher):
         self._elsewhere.pop(task.name, None)
         self._before = self._passed()
 
+    def resume(self, task: Task, passes: Counter[str]) -> None:
+        passed = min(passes_made(passes), OPEN_FRACTION * self._weights[task.name])
+        self._before = self._passed() - passed
+        self._meter.reused += passed
+
     def advance(self, task: Task, passed: float) -> None:
         if task in self._open:
             self._elsewhere[task.name] = passed
@@ -268,7 +282,7 @@ class RunWatcher(Watcher):
         """Return the passes of the task that is computed now, in forward passes."""
         if not self._open:
             return 0.0
-        return passes_made(self._open[0].model)
+        return passes_made(self._open[0].model.pass_counts)
 
     def _measure(self) -> None:
         if not self._open:
@@ -281,7 +295,7 @@ class RunWatcher(Watcher):
         made = sum(min(limits[name], passes) for name, passes in passed.items())
         self._meter.done = self._computed + made
         self._meter.is_behind = all(passes > limits[name] for name, passes in passed.items())
-        if self._meter.done:
+        if self._meter.done > self._meter.reused:
             behind = ", beyond the passes that were counted" if self._meter.is_behind else ""
             self._meter.status = f"task {self._finished + 1}/{self._tasks}{behind}"
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heatproof.execute.engines.base import LOCAL, Engine
+from heatproof.execute.latency import time_methods
 from heatproof.execute.progress import ProgressLike, shown
 from heatproof.execute.runner import find_open_tasks
 from heatproof.plan.plan_file import plan_file_parts
@@ -49,3 +50,5 @@ def run_plan(
         without_tasks, tasks = plan_file_parts(plan)
         store.write_plan(without_tasks, facts, computes=bool(open_tasks), tasks=tasks)
         engine.execute(plan, store, watcher, open_tasks)
+        if engine is LOCAL:  # workers may be other machines, and share theirs
+            time_methods(plan, store)

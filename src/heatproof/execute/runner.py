@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import zip_longest
@@ -36,6 +37,9 @@ class Watcher:
 
     def finish(self, task: Task, reused: bool) -> None:
         """Called after every task, with whether it was finished before this run."""
+
+    def resume(self, task: Task, passes: Counter[str]) -> None:
+        """Called before a task is computed, with the passes of an earlier attempt that are kept."""
 
     def advance(self, task: Task, passed: float) -> None:
         """Called now and then with what another process has made of a task, in forward passes."""
@@ -81,7 +85,7 @@ def execute(
         for open_task, after in zip_longest(open_tasks, open_tasks[1:]):
             batch = (following or loader.submit(open_task.task.load)).result()
             following = loader.submit(after.task.load) if after else None
-            run_task(plan, store, open_task, batch, pace)
+            run_task(plan, store, open_task, batch, pace, watcher)
             watcher.finish(open_task.task, False)
 
 
@@ -105,7 +109,7 @@ def execute_task(plan: Plan, store: Store, task: Task, pace: Pace) -> None:
     """
     open_task = _open_task(store, task)
     if open_task.missing:
-        run_task(plan, store, open_task, task.load(), pace)
+        run_task(plan, store, open_task, task.load(), pace, Watcher())
 
 
 def find_open_tasks(plan: Plan, store: Store) -> list[OpenTask]:
@@ -130,7 +134,9 @@ def _open_task(store: Store, task: Task) -> OpenTask:
     return OpenTask(task, task.records.without(stored))
 
 
-def run_task(plan: Plan, store: Store, open_task: OpenTask, batch: Batch, pace: Pace) -> None:
+def run_task(
+    plan: Plan, store: Store, open_task: OpenTask, batch: Batch, pace: Pace, watcher: Watcher
+) -> None:
     """Compute the missing records of a task and store them with those that were there.
 
     Running out of memory halves the images in one pass. Several processes may do this in the same
@@ -138,6 +144,7 @@ def run_task(plan: Plan, store: Store, open_task: OpenTask, batch: Batch, pace: 
     """
     task, missing = open_task
     recorder = Recorder(store, task, missing, batch, plan, pace)
+    watcher.resume(task, recorder.passes)
     while True:
         try:
             recorder.compute()

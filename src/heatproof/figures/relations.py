@@ -26,10 +26,11 @@ SETTING = ["model", "protocol", "setting", "baseline"]
 
 
 def cost_charts(run: RunStatistics) -> list[Chart]:
-    """Return the milliseconds per map of every method, beyond the passes shared with others."""
+    """Return the milliseconds of one map of every method, timed alone."""
     charts: list[Chart] = []
     for model in run.models:
-        times = {m: t for (of, m), t in run.milliseconds.items() if of == model and t > 0}
+        timed = {m: t.milliseconds for (of, m), t in run.latencies.items() if of == model}
+        times = {m: ms for m, ms in timed.items() if ms}
         order = sorted(times, key=times.__getitem__)
         marks = [
             Mark(m, run.family(m), times[m], math.nan, math.nan, rank, "")
@@ -38,10 +39,10 @@ def cost_charts(run: RunStatistics) -> list[Chart]:
         if marks:
             charts.append(
                 RankingChart(
-                    f"{model}: milliseconds per map",
+                    f"{model}: milliseconds of one map, alone",
                     marks,
                     Axis.powers(list(times.values())),
-                    across="milliseconds per map (shared passes count for none)",
+                    across="milliseconds of one map, alone",
                     model=model,
                     panel=model,
                 )

@@ -30,6 +30,7 @@ class Changes:
         data: The name of a data set, in place of the spec's; its limit and its number of samples
             per class stay, while a split and a reference, which belong to the other data, do not.
         methods: Method expressions, in place of all.
+        add_methods: Method expressions, beside those of the spec, or of the run that there is.
         protocols: Protocols, in place of all.
         settings: Single keys, such as ``data.limit=100`` or ``protocols.0.grids=50``.
         weights_dir: The directory with the weights of models that have none in the spec.
@@ -38,6 +39,7 @@ class Changes:
     models: Sequence[str] = ()
     data: str | None = None
     methods: Sequence[str] = ()
+    add_methods: Sequence[str] = ()
     protocols: Sequence[str] = ()
     settings: Sequence[str] = ()
     weights_dir: Path | None = None
@@ -52,6 +54,10 @@ class Changes:
         for key in ("models", "methods", "protocols"):
             if named := list(getattr(self, key)):
                 changed[key] = named
+        if self.add_methods:
+            methods = changed.get("methods", [])
+            listed = [methods] if isinstance(methods, str | dict) else list(methods)
+            changed["methods"] = [*listed, *(m for m in self.add_methods if m not in listed)]
         if self.data is not None:
             data = changed.get("data")
             data = data if isinstance(data, dict) else {}

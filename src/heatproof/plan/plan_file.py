@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from heatproof.data.base import Data
 from heatproof.data.grids import Grids
@@ -36,16 +36,13 @@ def plan_file_parts(plan: Plan) -> tuple[PlanFile, Callable[[], Iterator[TaskFac
     for task in of_views.values():
         protocols |= task.protocols
     data = {task.subject: task.data for task in plan.tasks}
-    sharing = _sharing(expressions.values())
 
     def tasks() -> Iterator[TaskFacts]:
         return (_task_facts(task, names[task.records.evaluations]) for task in plan.tasks)
 
     without_tasks = PlanFile(
         tasks=[],
-        methods={
-            label: method_facts(e, shares=e.map_key in sharing) for label, e in expressions.items()
-        },
+        methods={label: method_facts(e) for label, e in expressions.items()},
         protocols=[_protocol_facts(protocol) for protocol in protocols.values()],
         views=[
             ViewFacts(
@@ -71,32 +68,8 @@ def _task_facts(task: Task, protocols: list[str]) -> TaskFacts:
     )
 
 
-def _sharing(expressions: Iterable[Expression]) -> set[str]:
-    """Return the map keys of methods that share passes with others, so they are not timed alone.
-
-    Methods share gradients, the activations of their layer, and noisy copies.
-    """
-    maps = {expression.map_key: expression for expression in expressions}
-    groups: dict[str, set[str]] = {}
-    for map_key, expression in maps.items():
-        names = [f"noise {expression.noise_key}"] if expression.noise_key else []
-        if expression.shares_gradient:
-            names.append("gradient")
-        if expression.layer != "input":
-            names += ["gradient", f"activation {expression.layer}"]
-        for name in names:
-            groups.setdefault(name, set()).add(map_key)
-    shared = {name: keys for name, keys in groups.items() if len(keys) > 1}
-    return set().union(*shared.values())
-
-
-def method_facts(expression: Expression, shares: bool = False) -> MethodFacts:
-    """Return what a run stores about a method.
-
-    Args:
-        expression: The method.
-        shares: Whether it shares passes with other methods of the run.
-    """
+def method_facts(expression: Expression) -> MethodFacts:
+    """Return what a run stores about a method."""
     transforms = [
         TransformFacts(name=entry.id, arguments=tuple(arguments.values()))
         for entry, arguments in expression.transforms
@@ -115,7 +88,6 @@ def method_facts(expression: Expression, shares: bool = False) -> MethodFacts:
         transforms=tuple(transforms),
         cost=expression.cost,
         map_key=expression.map_key,
-        shares=shares,
     )
 
 

@@ -21,7 +21,7 @@ from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
 from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.noise import Rng, sample_ids
-from heatproof.tensor.patches import grid_side, patch_masks, patch_sums
+from heatproof.tensor.patches import grid_side, patch_masks, patch_sums, square_root
 from heatproof.tensor.rank import spearman
 from heatproof.tensor.scores import Score, ScoreName, score_function
 
@@ -154,7 +154,7 @@ class SingleDeletion(Protocol):
     @field_validator("patches")
     @classmethod
     def _square(cls, value: int) -> int:
-        grid_side(value, value, value)
+        square_root(value)
         return value
 
     def check(self, model: Model) -> None:

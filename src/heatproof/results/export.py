@@ -42,7 +42,8 @@ TABLES = {
         "rank correlations of all settings", lambda result: result.agreement(by="setting")
     ),
     "variance": Table("which choice moves the ranking", Result.variance),
-    "quality": Table("mean rank and passes per map", lambda r: _figure_lines(r, "quality")),
+    "costs": Table("passes, time alone and memory of a map", Result.costs),
+    "quality": Table("mean rank and what a map costs", lambda r: _figure_lines(r, "quality")),
     "layers": Table("scores of methods at several layers", lambda r: _figure_lines(r, "layers")),
     "tradeoff": Table(
         "distance and information left, for each baseline", lambda r: _figure_lines(r, "tradeoff")

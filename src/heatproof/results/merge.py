@@ -30,6 +30,7 @@ from heatproof.runs.format import (
     LOGITS,
     Cost,
     GridNote,
+    Latencies,
     MethodFacts,
     ModelFacts,
     ModelView,
@@ -89,6 +90,7 @@ def merge(results: Sequence[Result | str | Path], out: str | Path | None = None)
         views = _views(parts, groups)
         plan = PlanFile(tasks=tasks, methods=methods, protocols=protocols, views=views)
         store.write_plan(plan, _provenance(parts))
+        store.write_latencies(_latencies(parts))
         return Result(store, temporary=out is None)
     except BaseException:
         if out is None:
@@ -430,6 +432,13 @@ def _timings(group: _Group) -> Timings:
         batch_size=batch_size,
         images=len(group.samples),
     )
+
+
+def _latencies(parts: Sequence[_Part]) -> Latencies:
+    """Return the time of each method alone, by the first run that has timed it."""
+    timed = [latency for part in parts for latency in part.store.latencies().methods]
+    first = {(latency.model, latency.map_key): latency for latency in reversed(timed)}
+    return Latencies(methods=list(first.values()))
 
 
 def _views(parts: Sequence[_Part], groups: Sequence[_Group]) -> list[ViewFacts]:

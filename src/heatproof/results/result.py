@@ -14,12 +14,13 @@ import pandas as pd
 import heatproof
 from heatproof.analysis import wording
 from heatproof.analysis.accuracy import wilson
+from heatproof.analysis.costs import cost_frame
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import RESAMPLES
 from heatproof.analysis.run_statistics import RunStatistics, with_texts
 from heatproof.analysis.settings import summarize
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, join_limited
 from heatproof.methods.notes import kind_of
 from heatproof.report import build
 from heatproof.results import tables
@@ -115,13 +116,14 @@ class Result(RunStatistics):
         Methods that are not ranked because scores are missing, files that are damaged, models that
         classify no better than guessing, images that hardly fit the normalisation, outputs that are
         not logits, too few samples, images that could not be read, parts that were computed with
-        other versions or hardware, and methods without any score.
+        other versions or hardware, methods without any score, and methods that were run before and
+        are not shown.
         """
         damage = [damage_text(self.store)] if self.store.damage else []
         models = [*self._no_better_than_guessing, *self.input_advice, *self._output_advice]
         samples = [*self._few_samples, *self._skipped]
-        origin = differences(self.store)
-        return [*self.not_ranked, *damage, *models, *samples, *origin, *self._unscored]
+        origin = [*differences(self.store), *self._unscored, *self._hidden]
+        return [*self.not_ranked, *damage, *models, *samples, *origin]
 
     @property
     def _no_better_than_guessing(self) -> list[str]:
@@ -171,6 +173,17 @@ class Result(RunStatistics):
         more = [f"{len(sentences) - MOST_REASONS} more methods have no score; see result.left_out"]
         return sentences[:MOST_REASONS] + (more if len(sentences) > MOST_REASONS else [])
 
+    @property
+    def _hidden(self) -> list[str]:
+        hidden = self.hidden_methods
+        if not hidden:
+            return []
+        return [
+            f"results of {join_limited(hidden)} are kept in {self.store.name}, and not shown, "
+            "ranked or compared, as the latest call did not ask for them: --add-methods adds to a "
+            "run instead"
+        ]
+
     @classmethod
     def load(cls, directory: str | Path) -> Result:
         """Load the results of a run directory.
@@ -212,6 +225,19 @@ class Result(RunStatistics):
                 limits=self.limits,
             )
         return self._summaries[resamples].copy()
+
+    def costs(self) -> pd.DataFrame:
+        """Return what a map of each method costs alone, whatever else was run.
+
+        Returns:
+            One line per model and method: ``model``, ``layer`` (where methods are ranked within
+            layers), ``method``, ``mean_rank``, ``forwards`` and ``backwards`` (passes), ``ms`` (one
+            map of a single image, timed alone), ``ms_in_batch`` (one map, with ``batch_size``
+            images at a time), ``peak_mb`` (memory that such a batch needs beyond the model),
+            ``machine``, ``time_note`` (why a method was not timed alone) and ``on_front`` (no other
+            method has a better mean rank at a lower cost).
+        """
+        return cost_frame(self)
 
     @property
     def plot(self) -> Plots:

@@ -9,6 +9,7 @@
 ``rows/<task>.<hash>.parquet``            one row per sample, protocol, method (``ROW_SCHEMA``)
 ``tensors/<task>.<hash>.safetensors``     tensors by ``TensorKey``, with ``SampleNotes``
 ``timings/<task>.<hash>.json``            seconds and passes (``Timings``)
+``latencies.json``                        time of each method alone (``Latencies``)
 ``prepared/<key>.<hash>.safetensors``     tensors computed once per run (``PreparedKey``)
 ``parts/<task>/<n>.<hash>.safetensors``   what an unfinished task has computed (``PartNotes``)
 ``damaged/``                              files that were set aside, and ``notes.txt``
@@ -88,6 +89,10 @@ class RunPaths:
     @property
     def provenance(self) -> Path:
         return self._inside("provenance.json")
+
+    @property
+    def latencies(self) -> Path:
+        return self._inside("latencies.json")
 
     @property
     def lock(self) -> Path:
@@ -402,6 +407,39 @@ class Timings(_Content):
         )
 
 
+class Latency(_Content):
+    """How long a method takes alone, on one machine.
+
+    Attributes:
+        model: The model's name in the rows.
+        map_key: What identifies the map before its transforms, which take next to no time.
+        machine: The processor or accelerator, and the number of threads.
+        milliseconds: Of one map, of a single image; None if it was not timed.
+        is_from_run: Whether that is the time in the run, where methods may share passes, since
+            timing it alone would have taken long.
+        batch_milliseconds: Of one map, ``batch_size`` of them at a time; None if it was not timed.
+        batch_size: Images in the batch.
+        peak_bytes: Memory that maps of the batch need, beyond the model; None where it is unknown.
+        reason: Why it was not timed; empty if it was.
+    """
+
+    model: str
+    map_key: str
+    machine: str
+    milliseconds: float | None = None
+    is_from_run: bool = False
+    batch_milliseconds: float | None = None
+    batch_size: int = 0
+    peak_bytes: int | None = None
+    reason: str = ""
+
+
+class Latencies(_Content):
+    """``latencies.json``: the time of each method of a run, alone."""
+
+    methods: list[Latency] = []
+
+
 class PartNotes(_Content):
     """The content of a part of an unfinished task, besides its tensors.
 
@@ -443,6 +481,8 @@ class TransformFacts(_Content):
 class MethodFacts(_Content):
     """Facts about a method."""
 
+    model_config = ConfigDict(frozen=True, extra="ignore")  # earlier versions wrote more
+
     canonical: str
     family: str
     paper: str
@@ -455,7 +495,6 @@ class MethodFacts(_Content):
     transforms: tuple[TransformFacts, ...]
     cost: tuple[int, int] | None  # forward and backward passes per image; None: unknown
     map_key: str  # methods with the same map key share their maps
-    shares: bool = False  # whether it shared passes with other methods, so it was not timed alone
 
 
 class ProtocolFacts(_Content):

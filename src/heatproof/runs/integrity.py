@@ -19,6 +19,7 @@ from heatproof.files import TEMP_PREFIX, file_hash
 from heatproof.runs.format import (
     SUFFIXES,
     FileKind,
+    Latencies,
     PlanFile,
     Provenance,
     StoredFile,
@@ -290,6 +291,8 @@ def _other_findings(store: Store) -> Iterable[Finding]:
         (paths.plan, lambda path: read_sealed(path, PlanFile)),
         (paths.provenance, lambda path: read_sealed(path, Provenance)),
     ]
+    if paths.latencies.is_file():
+        sealed.append((paths.latencies, lambda path: read_sealed(path, Latencies)))
     for path, read in sealed:
         try:
             read(path)
@@ -315,5 +318,6 @@ def _other_findings(store: Store) -> Iterable[Finding]:
 def _files(store: Store) -> list[Path]:
     folders = (*SUFFIXES, "tasks", "provenance", "prepared", "parts")
     inside = [p for name in folders for p in store.paths.folder(name).rglob("*") if p.is_file()]
-    single = [store.paths.spec, store.paths.plan, store.paths.provenance]
+    paths = store.paths
+    single = [paths.spec, paths.plan, paths.provenance, paths.latencies]
     return inside + [path for path in single if path.is_file()]

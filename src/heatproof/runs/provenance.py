@@ -26,6 +26,7 @@ from heatproof.runs.format import (
     Origin,
     Provenance,
 )
+from heatproof.text import counted
 
 LayerShape = Callable[[Model, str], tuple[int, ...]]
 PACKAGES = ("torch", "numpy", "scipy", "pillow", "pandas", "pyarrow")
@@ -75,6 +76,13 @@ def origin_of(model: Model, batch_size: int) -> Origin:
         backend=model.backend,
         batch_size=batch_size,
     )
+
+
+def machine_of(model: Model) -> str:
+    """Return what computes a model in this process: the accelerator, or processor and threads."""
+    if model.device.type != "cpu":
+        return device_name(model.device)
+    return f"{cpu_name()}, {counted(torch.get_num_threads(), 'thread')}"
 
 
 def device_name(device: torch.device) -> str:

@@ -22,13 +22,13 @@ from heatproof.runs.format import (
     LOGITS,
     SHARD_SIZE,
     GridNote,
+    Latency,
     ModelFacts,
     ModelView,
     ProtocolFacts,
     Setting,
     TaskFacts,
     TensorKey,
-    TimingKey,
 )
 from heatproof.runs.store import Store
 from heatproof.runs.task_files import TaskTensors
@@ -239,6 +239,17 @@ class Run:
         return root.name
 
     @cached_property
+    def hidden_methods(self) -> list[str]:
+        """The methods that the directory has results of, and that the latest plan does not ask for.
+
+        As the first finished task of each model says.
+        """
+        first = {task.model: task.name for task in reversed(self.tasks)}
+        manifests = map(self.store.manifest, first.values())
+        stored = [label for manifest in manifests if manifest for label in manifest.content.methods]
+        return [label for label in dict.fromkeys(stored) if label not in self.methods]
+
+    @cached_property
     def clusters(self) -> dict[str, str]:
         """The cluster of each sample: the grid that it belongs to, or the sample itself.
 
@@ -381,24 +392,15 @@ class Run:
         return max((sum(rows.values()) - rows.get("skipped", 0) for rows in counts), default=0)
 
     @cached_property
-    def milliseconds(self) -> dict[tuple[str, str], float]:
-        """Time per map of (model, method) in this run; not of its own for a method that shares."""
-        seconds: dict[tuple[str, str], list[float]] = {}
-        images: dict[tuple[str, str], int] = {}
-        for task in self.tasks:
-            timings = self.store.timings(task.name)
-            if timings is None:
-                continue
-            count = self._sample_count(task)
-            if not count:
-                continue
-            by_key = {timing.key: timing.seconds for timing in timings.seconds}
-            for method, facts in self.methods.items():
-                spent = by_key.get(TimingKey("maps", facts.map_key))
-                if spent is not None:
-                    seconds.setdefault((task.model, method), []).append(spent)
-                    images[task.model, method] = images.get((task.model, method), 0) + count
-        return {key: 1000 * sum(spent) / images[key] for key, spent in seconds.items()}
+    def latencies(self) -> dict[tuple[str, str], Latency]:
+        """The time of each method alone, by model and method; those without one are missing."""
+        found = {(timed.model, timed.map_key): timed for timed in self.store.latencies().methods}
+        return {
+            (model, method): found[model, facts.map_key]
+            for model in self.models
+            for method, facts in self.methods.items()
+            if (model, facts.map_key) in found
+        }
 
     def class_name(self, model: str, index: int | None) -> str:
         """Return the name of a class of a model, or its index as a text."""

@@ -30,6 +30,7 @@ from heatproof.runs.directory import RunDirectory
 from heatproof.runs.format import (
     SUFFIXES,
     FileKind,
+    Latencies,
     Origin,
     PlanFile,
     PreparedKey,
@@ -38,6 +39,7 @@ from heatproof.runs.format import (
     TaskManifest,
     TensorKey,
     Timings,
+    is_run,
     name_hash,
     plan_parts,
     to_json,
@@ -223,6 +225,20 @@ class Store(RunDirectory):
         except HeatproofError as error:
             self.set_aside([path], reason_of(error))
             return None
+
+    def latencies(self) -> Latencies:
+        """Return the times of methods alone; nothing if they were not timed, or are damaged."""
+        try:
+            return read_sealed(self.paths.latencies, Latencies)
+        except FileNotFoundError:
+            return Latencies()
+        except HeatproofError as error:
+            self.damage[self.paths.latencies] = reason_of(error)
+            return Latencies()
+
+    def write_latencies(self, latencies: Latencies) -> None:
+        """Store the times of methods alone."""
+        self.write(self.paths.latencies, seal(to_json(latencies)))
 
     def write_origin(self, origin: Origin) -> str:
         """Store what computes records, unless it is there; return its digest."""
@@ -436,3 +452,11 @@ class Store(RunDirectory):
         content = save(tensors)
         self.write_hashed(self.paths.folder("prepared"), key.digest, ".safetensors", content)
         return load(content)
+
+
+def methods_of_run(directory: Path) -> list[Any]:
+    """Return the methods that a run shows, as its spec has them; nothing if there is no run."""
+    if not is_run(directory):
+        return []
+    methods = Store(directory).provenance().spec.get("methods", [])
+    return [methods] if isinstance(methods, str | dict) else list(methods)

@@ -8,7 +8,25 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from heatproof.errors import HeatproofError, join_limited
+from heatproof.errors import HeatproofError
+
+MOST_POSSIBLE = 6  # numbers of patches in a message
+
+
+def square_root(patches: int) -> int:
+    """Return the number of patches per row of a square grid.
+
+    Raises:
+        HeatproofError: If ``patches`` is not a square number above 1; the message has the nearest.
+    """
+    side = math.isqrt(max(patches, 0))
+    if side < 2 or side * side != patches:
+        nearest = [n * n for n in (side, side + 1) if n > 1] or [4]
+        raise HeatproofError(
+            f"patches={patches} is not the square of a number above 1; the nearest: "
+            f"{' or '.join(map(str, nearest))}"
+        )
+    return side
 
 
 def grid_side(patches: int, height: int, width: int) -> int:
@@ -18,26 +36,22 @@ def grid_side(patches: int, height: int, width: int) -> int:
         HeatproofError: If ``patches`` is not a square number, or the grid does not divide the
             image.
     """
-    side = math.isqrt(max(patches, 0))
-    if side < 2 or side * side != patches:
-        raise HeatproofError(
-            f"patches={patches} is not the square of a number above 1; {_possible(height, width)}"
-        )
+    side = square_root(patches)
     if height % side or width % side:
         raise HeatproofError(
             f"a {side}×{side} grid does not divide an image of {height}×{width} px evenly; "
-            f"{_possible(height, width)}"
+            f"{_possible(height, width, side)}"
         )
     return side
 
 
-def _possible(height: int, width: int) -> str:
-    """Return which numbers of patches an image can be divided into."""
-    shorter = min(height, width)
-    sides = [n for n in range(2, shorter + 1) if not height % n and not width % n]
+def _possible(height: int, width: int, side: int) -> str:
+    """Return which numbers of patches divide an image, those nearest to what was asked for."""
+    sides = [n for n in range(2, min(height, width) + 1) if not height % n and not width % n]
     if not sides:
         return f"no number of patches divides {height}×{width} px; choose another size of images"
-    return f"choose patches from {join_limited((str(n * n) for n in sides), 8)}"
+    nearest = sorted(sorted(sides, key=lambda n: abs(n - side))[:MOST_POSSIBLE])
+    return f"choose patches from {', '.join(str(n * n) for n in nearest)}"
 
 
 def bands_of(height: int, bands: int) -> Tensor:  # (H,)

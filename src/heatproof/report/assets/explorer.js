@@ -254,8 +254,9 @@
     if (methods.length) state.methods = methods;
     return true;
   }
-  // A network begins with its best methods and all controls.
+  // A network begins with the methods that the overview shows, else its best ones and controls.
   function best() {
+    if (here().first.length > 1) return here().first;
     const real = here().methods.map((_, m) => m).filter((m) => !here().controls[m]).slice(0, BEST);
     return [...real, ...here().methods.map((_, m) => m).filter((m) => here().controls[m]).slice(0, 2)];
   }

@@ -1,12 +1,11 @@
-"""What a map costs, and what it is worth: passes and milliseconds against the mean rank."""
+"""What a map costs, and what it is worth: time alone, passes and memory against the mean rank."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
-from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.ranks import Standings
+from heatproof.analysis.costs import MEGABYTE, ModelCosts, all_costs
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures.axes import Axis
 from heatproof.figures.charts import Point, ScatterChart, Spot
@@ -19,25 +18,12 @@ MOST_LABELS = 20  # names beside the figure
 
 
 @dataclass(frozen=True)
-class Row:
-    """What a method costs."""
-
-    method: str
-    rank: Estimate | None  # None if a score is missing
-    forwards: int | None
-    backwards: int | None
-    milliseconds: float | None
-    shared: bool  # whether it was timed while it shared passes with others
-    on_front: bool
-
-
-@dataclass(frozen=True)
 class Model:
     """The costs of a model's methods, at one layer or at all."""
 
     title: str
-    figure: Figure | None  # None if fewer than two methods have a rank and known passes
-    rows: list[Row]
+    figure: Figure | None  # None if fewer than two methods have a rank and a known cost
+    costs: ModelCosts
 
 
 @dataclass(frozen=True)
@@ -45,6 +31,12 @@ class Content:
     """What the template shows."""
 
     models: list[Model]
+    megabyte: int = MEGABYTE
+
+    @property
+    def machines(self) -> list[str]:
+        """What methods were timed on."""
+        return list(dict.fromkeys(m.costs.machine for m in self.models if m.costs.machine))
 
 
 @section(
@@ -56,98 +48,65 @@ class Content:
 )
 def content(run: RunStatistics, site: Site) -> Content | None:
     """Return the costs of all methods by model; None if there are no scores."""
-    models = [_model(run, site, s) for standing in run.standings for s in standing.by_layer]
+    models = []
+    for costs in all_costs(run):
+        layer = costs.evidence.layer
+        title = f"{costs.evidence.model}, layer {layer}" if layer else costs.evidence.model
+        models.append(Model(title, _figure(run, site, title, costs), costs))
     return Content(models) if models else None
 
 
-def _model(run: RunStatistics, site: Site, standing: Standings) -> Model:
-    front = _front(run, standing)
-    evidence = run.evidence_of(standing)
-    rows = []
-    for method in dict.fromkeys([*standing.order, *standing.methods]):
-        facts = run.methods[method]
-        forwards, backwards = facts.cost or (None, None)
-        rows.append(
-            Row(
-                method=method,
-                rank=evidence.mean_rank(method) if method in standing.order else None,
-                forwards=forwards,
-                backwards=backwards,
-                milliseconds=run.milliseconds.get((standing.model, method)),
-                shared=facts.shares,
-                on_front=method in front,
-            )
-        )
-    title = f"{standing.model}, layer {standing.layer}" if standing.layer else standing.model
-    return Model(title, _figure(run, site, standing.model, title, rows, front), rows)
-
-
-def _front(run: RunStatistics, standing: Standings) -> list[str]:
-    """Return the methods that no other beats in mean rank with as few passes, cheapest first."""
-    priced = [
-        (count, float(standing.mean_ranks[standing.methods.index(m)]), m)
-        for m in standing.order
-        if not run.is_control(m) and (count := run.passes(m)) is not None
-    ]
-    front: list[str] = []
-    best = math.inf
-    for _, rank, method in sorted(priced):
-        if rank < best:
-            front.append(method)
-            best = rank
-    return front
-
-
-def _figure(
-    run: RunStatistics, site: Site, model: str, title: str, rows: list[Row], front: list[str]
-) -> Figure | None:
+def _figure(run: RunStatistics, site: Site, title: str, costs: ModelCosts) -> Figure | None:
+    unit = "ms per map, alone" if costs.by_time else "passes per map, alone"
     points = {}
-    for row in rows:
-        count = run.passes(row.method)
-        if row.rank is None or count is None:
+    for method in costs.methods:
+        cost = costs.of(method)
+        if method.rank is None or cost is None:
             continue
-        tip = f"{row.method}\nmean rank {number(row.rank.value, 2)}\n{count} passes per map"
-        spot = Spot(row.rank.value, row.rank.low, row.rank.high, tip)
-        points[row.method] = Point(
-            _position(count),
+        shown = number(cost, 2 if costs.by_time and cost < 10 else 0)
+        tip = f"{method.method}\nmean rank {number(method.rank.value, 2)}\n{shown} {unit}"
+        spot = Spot(method.rank.value, method.rank.low, method.rank.high, tip)
+        points[method.method] = Point(
+            _position(cost),
             spot,
-            run.family(row.method),
-            row.method,
-            row.method,
+            run.family(method.method),
+            method.method,
+            method.method,
             large=True,
-            method=row.method,
-            number=count,
+            method=method.method,
+            number=cost,
         )
     if len(points) < 2:
         return None
     if len(points) > MOST_LABELS:
         points = {
-            method: point if method in front else replace(point, label="")
+            method: point if method in costs.front else replace(point, label="")
             for method, point in points.items()
         }
-    last = max(1.0, math.ceil(max(point.x for point in points.values())))
-    powers = [float(k) for k in range(int(last) + 1)]
+    places = [point.x for point in points.values()]
+    first = math.floor(min(places)) if costs.by_time else 0
+    last = max(first + 1, math.ceil(max(places)))
+    powers = [*range(first, last + 1)]
+    ticks = [(float(k), f"{10**k:,}" if k >= 0 else f"{10.0**k:g}") for k in powers]
+    ticks = ticks if costs.by_time else [(NO_PASSES, "0"), *ticks]
     across = Axis(
-        NO_PASSES - 0.15,
-        last + 0.1,
-        (NO_PASSES, *powers),
-        ("0", *(f"{10 ** int(k):,}" for k in powers)),
+        ticks[0][0] - 0.15, last + 0.1, tuple(k for k, _ in ticks), tuple(text for _, text in ticks)
     )
-    worst = float(len(rows))
+    worst = float(len(costs.methods))
     step = max(1, round(worst / 6))
-    up = Axis(worst + 0.4, 0.6, tuple(float(k) for k in range(1, len(rows) + 1, step)))
+    up = Axis(worst + 0.4, 0.6, tuple(float(k) for k in range(1, int(worst) + 1, step)))
     chart = ScatterChart(
-        f"{title}: passes per map and mean rank of each method",
+        f"{title}: {unit} and mean rank of each method",
         list(points.values()),
         across,
         up,
-        ("passes per map, alone", "mean rank (best on top)"),
-        front=[(points[m].x, points[m].spot.value) for m in front],
-        model=model,
+        (unit, "mean rank (best on top)"),
+        front=[(points[m].x, points[m].spot.value) for m in costs.front],
+        model=costs.evidence.model,
         panel=title,
     )
     return site.figure(chart)
 
 
-def _position(count: int) -> float:
-    return math.log10(count) if count > 0 else NO_PASSES
+def _position(cost: float) -> float:
+    return math.log10(cost) if cost > 0 else NO_PASSES

@@ -18,6 +18,7 @@ from heatproof.figures.palette import family_class
 from heatproof.protocols import ViewKey
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import mean_scores, size_of
+from heatproof.report.sections.example_maps import shown_methods
 from heatproof.report.site import Site
 from heatproof.report.stored_curves import curve_title, curves_of
 from heatproof.runs.curve_files import map_ahead
@@ -209,12 +210,20 @@ def _write_collection(
         "methods": subject.methods,
         "families": [family_class(run.family(m)) for m in subject.methods],
         "controls": [run.is_control(m) for m in subject.methods],
+        "first": _first_methods(run, subject),
         "settings": [run.setting_labels[key] for key in subject.settings],
         "higher": [run.protocols[key].higher_is_better for key in subject.settings],
         "crisp": max(size_of(kept.image(samples[0]))) < CRISP_BELOW_PIXELS,
         "samples": listed,
         "scores": scores,
     }
+
+
+def _first_methods(run: RunStatistics, subject: _Subject) -> list[int]:
+    """Return the methods that the overview shows as well, by their positions."""
+    evidences = [e for e in run.evidence if e.model == subject.model and e.leader]
+    shown = shown_methods(run, evidences[0], subject.kept) if evidences else {}
+    return [i for i, method in enumerate(subject.methods) if method in shown]
 
 
 def _by_sample(

@@ -15,6 +15,7 @@ from heatproof.analysis.ranks import ALIASES, Key, Standings
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.methods.notes import kind_of
 from heatproof.report.sections.base import section
+from heatproof.report.sections.example_maps import ExampleMaps, example_maps
 from heatproof.report.sections.verdict_details import (
     BriefRanking,
     LeaderCost,
@@ -28,6 +29,7 @@ from heatproof.runs.format import ProtocolFacts
 FEW_SAMPLES = 50  # images and grids
 TOO_FEW_SAMPLES = 10  # below about this number the coverage of intervals was not measured
 LOW_ACCURACY = 0.5
+MOST_CARDS = 3  # models that are shown one below the other
 MOST_LAYERS = 4  # whose winners are named; the ranking has all
 RANDOM = "random"  # the control whose maps are noise
 
@@ -39,7 +41,7 @@ class Doubts:
     Attributes:
         chance: The fraction that guessing classifies correctly, if the model may do no better.
         few: The images and grids of the setting with the fewest, if these are too few.
-        control: A control that the leader is not shown to be better than, in words.
+        control: A control that the leader is not shown to be better than.
         random: The same of a random map, in words.
     """
 
@@ -51,6 +53,11 @@ class Doubts:
     def __bool__(self) -> bool:
         return any(vars(self).values())
 
+    @property
+    def control_text(self) -> str:
+        """That the leader is not shown to be better than a control, in words."""
+        return wording.not_above_control(self.control) if self.control else ""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -61,6 +68,9 @@ class Verdict:
     layer: str  # empty if all methods are ranked together
     leader: str
     badge: str
+    recommendation: str
+    maps: ExampleMaps | None  # None if no maps were kept
+    ranked: int  # methods and controls that have a rank
     rank: Estimate
     scores: list[tuple[str, Estimate]]  # setting, mean
     score: Estimate | None  # mean over the settings; None if they are of several protocols
@@ -83,14 +93,6 @@ class Verdict:
     def where(self) -> str:
         """The model, and the layer if methods are ranked within layers."""
         return wording.where(self.evidence)
-
-    @property
-    def no_control_below(self) -> bool:
-        """Whether the best control is not below the leader."""
-        controls = self.evidence.ranked_controls
-        if not controls:
-            return False
-        return self.evidence.place(controls[0]) <= self.evidence.place(self.leader)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ class Content:
     """What the template shows."""
 
     verdicts: list[Verdict]
-    lead: str
+    lead: list[str]  # sentences
+    as_tabs: bool  # whether there are too many verdicts for one page
     explained: str
     unused: str  # settings that do not count, in words
     warnings: Warnings
@@ -157,14 +160,15 @@ def content(run: RunStatistics, site: Site) -> Content:
     for standing in run.standings:
         chosen = _chosen_layers(run, standing)
         more_layers |= len(chosen) < len(standing.by_layer)
-        verdicts += [v for s in chosen if (v := verdict(run, run.evidence_of(s)))]
+        verdicts += [v for s in chosen if (v := verdict(run, site, run.evidence_of(s)))]
     ranked = {v.model for v in verdicts}
     evidences = [v.evidence for v in verdicts]
     unused = list(dict.fromkeys(key for evidence in evidences for key in evidence.unused))
     used = {key for evidence in evidences for key in _used_keys(evidence)}
     return Content(
         verdicts=verdicts,
-        lead=wording.lead(evidences, [bool(v.doubts) for v in verdicts], run.titles.__getitem__),
+        lead=_lead(run, verdicts),
+        as_tabs=len(verdicts) > MOST_CARDS,
         explained=wording.EXPLAINED,
         unused=wording.unused_settings(unused, run.setting_labels),
         warnings=warnings(run, verdicts),
@@ -176,6 +180,16 @@ def content(run: RunStatistics, site: Site) -> Content:
         layers=list(dict.fromkeys(v.layer for v in verdicts if v.layer)),
         more_layers=more_layers,
     )
+
+
+def _lead(run: RunStatistics, verdicts: list[Verdict]) -> list[str]:
+    """Return a recommendation for each model, and what models have in common."""
+    evidences = [v.evidence for v in verdicts]
+    doubted = [bool(v.doubts) for v in verdicts]
+    if len(verdicts) > MOST_CARDS:
+        return [wording.lead(evidences, doubted, run.titles.__getitem__)]
+    together = [wording.across(evidences, doubted)] if len(verdicts) > 1 else []
+    return [v.recommendation for v in verdicts] + together
 
 
 def _chosen_layers(run: RunStatistics, standing: Standings) -> list[Standings]:
@@ -192,7 +206,7 @@ def _chosen_layers(run: RunStatistics, standing: Standings) -> list[Standings]:
     return named or [at_layers[0], at_layers[len(at_layers) // 2], at_layers[-1]]
 
 
-def verdict(run: RunStatistics, evidence: Evidence) -> Verdict | None:
+def verdict(run: RunStatistics, site: Site, evidence: Evidence) -> Verdict | None:
     """Return the result for a model; None if no method is ranked under the settings that apply."""
     leader = evidence.leader
     if not leader:
@@ -208,6 +222,16 @@ def verdict(run: RunStatistics, evidence: Evidence) -> Verdict | None:
         layer=standing.layer,
         leader=leader,
         badge=wording.badge(evidence, bool(doubts)),
+        recommendation=wording.recommendation(
+            evidence,
+            run.titles.__getitem__,
+            guessing=doubts.chance is not None,
+            few=doubts.few is not None,
+            control=doubts.control,
+            random=bool(doubts.random),
+        ),
+        maps=example_maps(run, site, evidence),
+        ranked=len(evidence.ranked),
         rank=evidence.mean_rank(leader),
         scores=[
             (labels[key], score)
@@ -253,7 +277,7 @@ def _doubts(run: RunStatistics, evidence: Evidence, fewest: SampleCounts) -> Dou
     return Doubts(
         chance=chance,
         few=fewest if fewest.independent < TOO_FEW_SAMPLES else None,
-        control=wording.not_above_control(not_below[0]) if not_below else "",
+        control=not_below[0] if not_below else "",
         random=wording.not_above_random(", ".join(random[:3]) + more) if random else "",
     )
 

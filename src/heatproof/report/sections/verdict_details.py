@@ -22,7 +22,11 @@ class LeaderCost:
 
     forwards: int
     backwards: int
-    milliseconds: float | None  # None: not timed alone
+    milliseconds: float | None  # of one map, alone; None: not timed
+    is_from_run: bool  # whether that is the time in the run, as timing it alone would take long
+    in_batch: float | None  # milliseconds of one map in a batch
+    batch_size: int
+    cheaper_milliseconds: float | None
     cheaper: str  # the cheapest method that may be the best as well, if it needs fewer passes
     cheaper_passes: int | None
 
@@ -71,12 +75,16 @@ def leader_cost(run: RunStatistics, evidence: Evidence) -> LeaderCost | None:
     if facts.cost is None:
         return None
     cheaper = evidence.cheapest
+    latency = run.latencies.get((evidence.model, evidence.leader))
+    of_cheaper = run.latencies.get((evidence.model, cheaper))
     return LeaderCost(
         forwards=facts.cost[0],
         backwards=facts.cost[1],
-        milliseconds=(
-            None if facts.shares else run.milliseconds.get((evidence.model, evidence.leader))
-        ),
+        milliseconds=latency.milliseconds if latency else None,
+        is_from_run=bool(latency and latency.is_from_run),
+        in_batch=latency.batch_milliseconds if latency else None,
+        batch_size=latency.batch_size if latency else 0,
+        cheaper_milliseconds=of_cheaper.milliseconds if of_cheaper else None,
         cheaper=cheaper,
         cheaper_passes=evidence.passes.get(cheaper),
     )
