@@ -163,12 +163,16 @@ def test_tables_have_three_formats(result, tmp_path, name):
         out = tmp_path / f"table{ending}"
         assert table(result.store.root, name, "-o", out).strip() == str(out)
         text = out.read_text(encoding="utf-8")
-        assert text.startswith(begin) and "nan" not in text
+        assert result.source in text
+        source, text = text.split("\n", 1) if ending != ".csv" else ("", text)
+        assert text.lstrip().startswith(begin) and "nan" not in text
         if ending == ".tex":
+            assert source == f"% {result.source}"
             assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
             columns = text.splitlines()[0].count("l") + text.splitlines()[0].count("r")
             assert re.search(r"[^\\]_|[^\\]%|[^\\]#", text) is None and columns
             rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+            rows = [line for line in rows if not line.startswith(r"\multicolumn")]
             assert len({line.replace(r"\&", "").count("&") for line in rows}) == 1
     read = pd.read_csv(tmp_path / "table.csv", keep_default_na=False)
     assert len(read) == len(TABLES[name].lines(result))
@@ -182,6 +186,12 @@ def test_lines_of_a_table_can_be_chosen_and_what_is_not_there_is_refused(result,
     assert "unknown protocol" in table(root, "pairs", "--protocol", "road", code=2)
     assert "choose the format" in table(root, "pairs", "-o", tmp_path / "t.doc", code=2)
     assert "unknown table" in table(root, "pears", code=2)
+    assert "unknown column" in table(root, "pairs", "--columns", "betterr", code=2)
+    shown = table(root, "pairs", "--columns", "better,p", "--digits", 1)
+    assert "| better | p |" in shown and "| ahead |" not in shown
+    assert "--transpose is for" in table(root, "pairs", "--transpose", code=2)
+    shown = table(root, "ranking", "--columns", "letters,n", "--digits", 2, "--transpose")
+    assert "| model | setting | " in shown and "(n = 12)" in shown
     assert "ranking" in table(root)
 
 

@@ -146,7 +146,9 @@ def possible_winners(result) -> set[tuple[str, str, str, str]]:
 
 
 def test_markdown_has_the_possible_winners_of_each_column_in_bold(result):
-    head, rule, *lines = result.to_markdown(intervals=False, digits=4).splitlines()
+    source, _, head, rule, *lines, _, note = result.to_markdown(columns=[], digits=4).splitlines()
+    assert source == f"<!-- {result.source} -->"
+    assert note.startswith("Means over n = 12 images or maps. Bold: methods that may be the best")
     assert head.count("|") == rule.count("|") == 7
     assert "deletion · zero ↓" in head and "sds · blur ↑" in head
     assert len(lines) == 2 * len(METHODS)
@@ -161,8 +163,9 @@ def test_markdown_has_the_possible_winners_of_each_column_in_bold(result):
 
 
 def test_latex_is_balanced_and_escaped(result, models):
-    for intervals in (False, True):
-        text = result.to_latex(intervals=intervals)
+    for layout in ({"columns": []}, {"columns": ["interval", "rank", "letters", "n"]}):
+        text = result.to_latex(**layout)
+        assert text.startswith(f"% {result.source}")
         assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
         for rule in (r"\toprule", r"\bottomrule"):
             assert text.count(rule) == 1
@@ -170,6 +173,9 @@ def test_latex_is_balanced_and_escaped(result, models):
         assert bare.count("{") == bare.count("}")
         assert bare.count("$") % 2 == 0
         rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+        *rows, note = rows
+        assert "may be the best" in note and "Means over n = 12" in note
+        assert ("share a letter" in note) == ("letters" in layout["columns"])
         assert len(rows) == 1 + 2 * len(METHODS)
         assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {5}
         assert len(re.findall(r"\\textbf\{", text)) == len(possible_winners(result))
@@ -177,6 +183,23 @@ def test_latex_is_balanced_and_escaped(result, models):
     assert latex_text(r"a_b 5% c&d {x} \y ~^#$") == (
         r"a\_b 5\% c\&d \{x\} \textbackslash{}y \textasciitilde{}\textasciicircum{}\#\$"
     )
+
+
+def test_a_table_has_what_is_asked_for_and_can_be_turned(result):
+    lines = result.to_markdown(columns="letters", transpose=True, names={"ixg": "I×G"}).splitlines()
+    heads, *rows = [line for line in lines if line.startswith("|") and "---" not in line]
+    assert "I×G" in heads and len(rows) == 8
+    best = next(row for row in rows if row.startswith("| net/first | sds · zero ↑"))
+    tests = next(s.pairs for s in result.settings if s.key[:2] == ("net/first", "sds"))
+    means = result.summary().query("model == 'net/first' and protocol == 'sds'")
+    first = means[means["baseline"] == "zero"].set_index("method")["mean"]
+    for method in METHODS:
+        letters = tests.letters[tests.methods.index(method)]
+        assert f"{first[method]:.3f} {letters}" in best
+    with pytest.raises(HeatproofError, match="did you mean letters"):
+        result.to_latex(columns=["leters"])
+    with pytest.raises(HeatproofError, match="unknown layout"):
+        result.to_latex(intervals=True)
 
 
 def test_the_repr_fits_a_terminal_and_shows_means_and_intervals(result):

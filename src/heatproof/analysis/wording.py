@@ -330,6 +330,24 @@ NOT_RANKED_MARK = (
 )
 
 
+def table_note(usual: Sequence[int], letters: bool, unranked: bool) -> str:
+    """Say what the numbers and marks of a table mean.
+
+    Args:
+        usual: How many images or maps most means of each column are over.
+        letters: Whether methods have letters.
+        unranked: Whether a mean is of a method that is not ranked.
+    """
+    counts = sorted(set(usual))
+    n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    parts = [
+        f"Means over n = {n} images or maps. Bold: methods that may be the best of their setting "
+        "(at a joint level of 5 % for all pairs)."
+    ]
+    parts += ["Methods that share a letter do not differ significantly."] if letters else []
+    return " ".join([*parts, NOT_RANKED_MARK] if unranked else parts)
+
+
 def not_ranked(reasons: Sequence[NotRanked], labels: Labels) -> list[str]:
     """Say which methods are not ranked, and why: one sentence per method."""
     by_method: dict[str, list[NotRanked]] = {}

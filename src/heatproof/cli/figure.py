@@ -65,8 +65,24 @@ def figure_(
 )
 @click.option("--model", help="A model; by default all.")
 @click.option("--protocol", help="A protocol; by default all.")
+@click.option(
+    "--columns",
+    help="Columns, with commas between them; of ranking, what stands behind each mean: interval, "
+    "rank, letters, n.",
+)
+@click.option(
+    "--digits", type=click.IntRange(0, 12), default=3, show_default=True, help="After the point."
+)
+@click.option("--transpose", is_flag=True, help="Methods across and settings down (ranking).")
 def table_(
-    run: Path, name: str | None, out: Path | None, model: str | None, protocol: str | None
+    run: Path,
+    name: str | None,
+    out: Path | None,
+    model: str | None,
+    protocol: str | None,
+    columns: str | None,
+    digits: int,
+    transpose: bool,
 ) -> None:
     """Write a table of a run for a paper: LaTeX (booktabs), Markdown or CSV.
 
@@ -74,16 +90,18 @@ def table_(
 
     Examples:
       heatproof table runs/quickstart ranking -o ranking.tex
+      heatproof table runs/quickstart ranking --columns letters,n --digits 2 --transpose
       heatproof table runs/quickstart pairs --protocol sds -o pairs.csv
       heatproof table runs/quickstart agreement
     """
     from heatproof.cli.results import print_figures
-    from heatproof.results.export import TABLES, write_table
+    from heatproof.results.export import TABLES, TableOptions, write_table
 
     if name is None:
         print_figures([(name, table.about, "") for name, table in TABLES.items()])
         return
     options = {"model": model, "protocol": protocol}
     chosen = {key: value for key, value in options.items() if value is not None}
-    text = write_table(run, name, out, chosen)
+    names = [part.strip() for part in (columns or "").split(",") if part.strip()]
+    text = write_table(run, name, out, TableOptions(chosen, names, digits, transpose))
     echo(str(out) if out else text.rstrip())

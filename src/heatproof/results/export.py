@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,23 @@ class Table:
     lines: Callable[[Result], pd.DataFrame]
 
 
+def _ranking_lines(result: Result) -> pd.DataFrame:
+    """Return the summary, with what the tests of all pairs say about each method."""
+    found = {
+        (*scores.key, method): (letters, method in best)
+        for scores in result.settings
+        for best in [set(scores.pairs.best(scores.pairs.methods))]
+        for method, letters in zip(scores.pairs.methods, scores.pairs.letters, strict=True)
+    }
+    frame = result.summary()
+    keys = zip(*(frame[name] for name in (*tables.SETTING, "method")), strict=True)
+    marks = [found.get(key, ("", False)) for key in keys]
+    letters, best = zip(*marks, strict=True) if marks else ((), ())
+    return frame.assign(letters=letters, may_be_best=best)
+
+
 TABLES = {
-    "ranking": Table("mean scores with intervals, methods down, settings across", Result.summary),
+    "ranking": Table("mean scores with intervals, methods down, settings across", _ranking_lines),
     "pairs": Table("tests of all pairs of methods", Result.pairs),
     "agreement": Table("rank correlations of protocols", Result.agreement),
     "settings": Table(
@@ -51,12 +66,13 @@ TABLES = {
     "published": Table("the run beside published numbers", lambda r: _figure_lines(r, "published")),
     "left-out": Table("why samples have no score", lambda result: result.left_out),
 }
-TABLE_FORMATS: dict[str, Callable[[pd.DataFrame], str]] = {
-    ".tex": lambda frame: tables.frame_to_latex(frame, DIGITS),
-    ".md": lambda frame: tables.frame_to_markdown(frame, DIGITS),
-    ".csv": lambda frame: without_formulas(frame).to_csv(index=False),
+TABLE_FORMATS: dict[str, Callable[[pd.DataFrame, int], str]] = {
+    ".tex": tables.frame_to_latex,
+    ".md": tables.frame_to_markdown,
+    ".csv": lambda frame, digits: without_formulas(frame).to_csv(index=False),
 }
 TABLE_GRIDS = {".tex": tables.to_latex, ".md": tables.to_markdown}
+COMMENTS = {".tex": "% {}\n", ".md": "<!-- {} -->\n\n", ".csv": ""}  # CSV has a column instead
 
 
 def _figure_lines(result: Result, name: str) -> pd.DataFrame:
@@ -103,14 +119,32 @@ def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, st
     return written
 
 
-def write_table(run: str | Path, name: str, out: Path | None, options: Mapping[str, str]) -> str:
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is written.
+
+    Attributes:
+        select: ``model`` and ``protocol``, to select lines.
+        columns: What is shown: of the table of means what stands behind each mean, of others the
+            columns; empty for the default.
+        digits: Digits after the point.
+        transpose: Whether methods stand across, in the table of means.
+    """
+
+    select: Mapping[str, str] = field(default_factory=dict)
+    columns: Sequence[str] = ()
+    digits: int = DIGITS
+    transpose: bool = False
+
+
+def write_table(run: str | Path, name: str, out: Path | None, options: TableOptions) -> str:
     """Write a table of a run as LaTeX (for booktabs), Markdown or CSV.
 
     Args:
         run: A run directory.
         name: A table of `TABLES`.
         out: The file; its ending chooses the format. None writes nothing.
-        options: ``model`` and ``protocol``, to select lines.
+        options: What is shown, and how.
 
     Returns:
         The table as text; Markdown without a file.
@@ -127,7 +161,7 @@ def write_table(run: str | Path, name: str, out: Path | None, options: Mapping[s
         raise unknown("table", name, TABLES)
     result = Result.load(run)
     frame = TABLES[name].lines(result)
-    for column, wanted in options.items():
+    for column, wanted in options.select.items():
         if column not in frame:
             raise HeatproofError(f"the table {name} has no {column}; leave out --{column}")
         if wanted not in set(frame[column]):
@@ -137,9 +171,20 @@ def write_table(run: str | Path, name: str, out: Path | None, options: Mapping[s
         raise HeatproofError(f"the run has nothing for the table {name}: {TABLES[name].about}")
     if name == "ranking" and ending != ".csv":
         grid = tables.grid(frame, result.setting_labels, result.settings)
-        text = TABLE_GRIDS[ending](grid, DIGITS, True)
+        chosen = {"columns": options.columns} if options.columns else {}
+        layout = result.layout(digits=options.digits, transpose=options.transpose, **chosen)
+        text = TABLE_GRIDS[ending](grid, layout)
+    elif options.transpose:
+        raise HeatproofError("--transpose is for the table ranking as .tex or .md")
     else:
-        text = TABLE_FORMATS[ending](_without_constants(frame) if ending != ".csv" else frame)
+        frame = frame if ending == ".csv" else _without_constants(frame)
+        for column in options.columns:
+            if column not in frame:
+                raise unknown("column", column, list(frame.columns))
+        frame = frame[list(options.columns)] if options.columns else frame
+        frame = frame.assign(source=result.source) if ending == ".csv" else frame
+        source = COMMENTS[ending].format(result.source)
+        text = source + TABLE_FORMATS[ending](frame, options.digits)
     if out:
         out.write_text(text, encoding="utf-8")
     return text

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 import weakref
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -20,7 +22,8 @@ from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import RESAMPLES
 from heatproof.analysis.run_statistics import RunStatistics, with_texts
 from heatproof.analysis.settings import summarize
-from heatproof.errors import HeatproofError, join_limited
+from heatproof.errors import HeatproofError, join_limited, unknown
+from heatproof.files import content_hash
 from heatproof.methods.notes import kind_of
 from heatproof.report import build
 from heatproof.results import tables
@@ -28,7 +31,7 @@ from heatproof.runs.addresses import is_address, remote_of, to_read, to_write
 from heatproof.runs.integrity import damage_text
 from heatproof.runs.origins import differences
 from heatproof.runs.store import Store
-from heatproof.text import counted
+from heatproof.text import counted, printable
 
 if TYPE_CHECKING:
     from heatproof.results.plots import Plots
@@ -312,26 +315,54 @@ class Result(RunStatistics):
         }
         return tables.write_json(content, path)
 
-    def to_markdown(self, *, digits: int = 3, intervals: bool = True) -> str:
+    def to_markdown(self, **layout: Any) -> str:
         """Return a table in Markdown: methods down, settings across, possible winners in bold.
 
         Args:
-            digits: Digits after the point.
-            intervals: Whether 95 % intervals follow the means.
+            **layout: As in ``to_latex``.
         """
-        return tables.to_markdown(self._grid(), digits, intervals)
+        return tables.to_markdown(self._grid(), self.layout(**layout))
 
-    def to_latex(self, *, digits: int = 3, intervals: bool = False) -> str:
+    def to_latex(self, **layout: Any) -> str:
         r"""Return a table in LaTeX, for ``\usepackage{booktabs}``.
 
         Methods stand in rows and settings in columns; the methods of each column that may be the
-        best are bold, those that are not ranked have a dagger, and names are escaped.
+        best are bold, those that are not ranked have a dagger, names are escaped, and a comment
+        says what made the table.
 
         Args:
-            digits: Digits after the point.
-            intervals: Whether 95 % intervals follow the means.
+            **layout: ``digits`` after the point (3); ``columns``, what stands behind each mean, of
+                ``interval`` (95 %; the default), ``rank`` (with its interval), ``letters`` (methods
+                that share one do not differ) and ``n``; ``transpose=True`` for methods across;
+                ``names``, a mapping from labels of methods to what stands for them.
+
+        Raises:
+            HeatproofError: If there is no such layout or column.
         """
-        return tables.to_latex(self._grid(), digits, intervals)
+        return tables.to_latex(self._grid(), self.layout(**layout))
+
+    def layout(self, **layout: Any) -> tables.Layout:
+        """Return the layout of a table; see `to_latex`."""
+        known = [field.name for field in fields(tables.Layout) if field.name != "source"]
+        for name in layout:
+            if name not in known:
+                raise unknown("layout", name, known)
+        columns = layout.get("columns", ("interval",))
+        columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        for name in columns:
+            if name not in tables.COLUMNS:
+                raise unknown("column", name, tables.COLUMNS)
+        return tables.Layout(**{**layout, "columns": columns}, source=self.source)
+
+    @property
+    def source(self) -> str:
+        """What made this result, in one line: version, run, hash of the spec, and date."""
+        facts = self.provenance
+        digest = content_hash(json.dumps(facts.spec, sort_keys=True, default=str), length=12)
+        return (
+            f"heatproof {facts.heatproof}, run {printable(self.name)}, spec {digest}, "
+            f"{facts.started[:10]}"
+        )
 
     def _grid(self) -> tables.Grid:
         return tables.grid(self.summary(), self.setting_labels, self.settings)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ WIDTH = 100  # columns of a terminal
 MOST_BLOCKS = 6  # rankings in a repr
 MOST_LINES = 12  # methods of a ranking in a repr
 NONE = "–"
+SETTING = ("model", "protocol", "setting", "baseline")  # columns of a summary
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -44,6 +45,8 @@ LATEX = {
     "×": r"$\times$",
     "–": "--",
     "−": "$-$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
 }
 
 
@@ -71,7 +74,7 @@ def blocks(summary: pd.DataFrame) -> Iterator[Block]:
         summary: What ``Result.summary`` returns.
     """
     titles = short_titles(summary["model"])
-    groups = summary.groupby(["model", "protocol", "setting", "baseline"], sort=False)
+    groups = summary.groupby(list(SETTING), sort=False)
     for (model, protocol, setting, baseline), group in groups:
         better = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
         settings = ", ".join(filter(None, (setting, baseline and f"baseline={baseline}")))
@@ -207,26 +210,75 @@ def _html_block(block: Block) -> Markup:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How a table with one column per setting is written.
+
+    Attributes:
+        digits: Digits after the point.
+        columns: What stands behind each mean, of `COLUMNS`.
+        transpose: Whether methods stand across and settings down.
+        names: Names of methods in place of their labels, such as those of a paper.
+        source: What the table was made from, in a comment; empty for no comment.
+    """
+
+    digits: int = 3
+    columns: tuple[str, ...] = ()
+    transpose: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class Cell:
     """The score of a method in a table with one column per setting."""
 
     mean: float
     low: float
     high: float
+    rank: float
+    rank_low: float
+    rank_high: float
+    n: int
     best: bool  # whether it may be the best
-    ranked: bool
+    letters: str  # methods that share one do not differ
 
-    def text(self, digits: int, intervals: bool, dash: str = "–") -> str:
-        """Return the mean, and the interval if it is asked for; nan is a dash.
+    @property
+    def ranked(self) -> bool:
+        """Whether the method is ranked under the setting."""
+        return bool(pd.notna(self.rank))
 
-        The mean of a method that is not ranked has a dagger.
+    def text(self, layout: Layout, usual: int) -> str:
+        """Return the mean with what the layout asks for; nan is a dash.
+
+        The mean of a method that is not ranked has a dagger, and one of fewer scores than is usual
+        in the column says of how many.
         """
         if pd.isna(self.mean):
-            return dash
-        value = f"{self.mean:.{digits}f}{'' if self.ranked else '†'}"
-        if intervals and pd.notna(self.low):
-            value += f" [{self.low:.{digits}f}, {self.high:.{digits}f}]"
-        return value
+            return NONE
+        parts = [f"{self.mean:.{layout.digits}f}{'' if self.ranked else '†'}"]
+        parts += [COLUMNS[name](self, layout.digits) for name in layout.columns]
+        if self.n != usual and "n" not in layout.columns:
+            parts.append(f"(n = {self.n})")
+        return " ".join(part for part in parts if part)
+
+
+def _interval(cell: Cell, digits: int) -> str:
+    return f"[{cell.low:.{digits}f}, {cell.high:.{digits}f}]" if pd.notna(cell.low) else ""
+
+
+def _rank(cell: Cell, digits: int) -> str:
+    if not cell.ranked:
+        return ""
+    ends = f" ({cell.rank_low:.0f}–{cell.rank_high:.0f})" if pd.notna(cell.rank_low) else ""
+    return f"rank {cell.rank:.0f}{ends}"
+
+
+COLUMNS: dict[str, Callable[[Cell, int], str]] = {
+    "interval": _interval,
+    "rank": _rank,
+    "letters": lambda cell, digits: cell.letters,
+    "n": lambda cell, digits: f"(n = {cell.n})",
+}
 
 
 class Grid(NamedTuple):
@@ -246,6 +298,16 @@ class Grid(NamedTuple):
         cells = [cell for _, _, of_method in self.rows for cell in of_method if cell is not None]
         return any(not cell.ranked and pd.notna(cell.mean) for cell in cells)
 
+    @property
+    def usual(self) -> list[int]:
+        """How many scores most means of each column are over."""
+        found = []
+        for i in range(len(self.columns)):
+            cells = [of_method[i] for _, _, of_method in self.rows]
+            counts = [cell.n for cell in cells if cell is not None and pd.notna(cell.mean)]
+            found.append(max(counts, key=counts.count, default=0))
+        return found
+
 
 def grid(
     summary: pd.DataFrame, labels: Mapping[Key, str], settings: Sequence[SettingScores]
@@ -258,19 +320,28 @@ def grid(
         settings: The scores of every model and setting.
     """
     keys = list(labels)
-    best = {scores.key: set(scores.pairs.best(scores.pairs.methods)) for scores in settings}
+    pairs = {scores.key: scores.pairs for scores in settings}
+    best = {key: set(tests.best(tests.methods)) for key, tests in pairs.items()}
+    letters = {
+        key: dict(zip(tests.methods, tests.letters, strict=True)) for key, tests in pairs.items()
+    }
     cells: dict[tuple[str, str], dict[Key, Cell]] = {}
     for row in summary.to_dict("records"):
         key = (row["protocol"], row["setting"], row["baseline"])
-        may_be_best = row["method"] in best.get((row["model"], *key), ())
-        cell = Cell(row["mean"], row["low"], row["high"], may_be_best, pd.notna(row["rank"]))
+        where = (row["model"], *key)
+        cell = Cell(
+            *(row[name] for name in ("mean", "low", "high", "rank", "rank_low", "rank_high", "n")),
+            best=row["method"] in best.get(where, ()),
+            letters=letters.get(where, {}).get(row["method"], ""),
+        )
         cells.setdefault((row["model"], row["method"]), {})[key] = cell
+    present = [key for key in keys if any(key in of_method for of_method in cells.values())]
     return Grid(
         [
             (_with_protocol(key, labels[key]), PROTOCOLS[key[0]].cls.higher_is_better)
-            for key in keys
+            for key in present
         ],
-        [(*name, [of_method.get(key) for key in keys]) for name, of_method in cells.items()],
+        [(*name, [of_method.get(key) for key in present]) for name, of_method in cells.items()],
     )
 
 
@@ -279,21 +350,64 @@ def _with_protocol(key: Key, label: str) -> str:
     return label if label.startswith(key[0]) else f"{key[0]} · {label}"
 
 
-def to_markdown(table: Grid, digits: int, intervals: bool) -> str:
-    """Return a table as Markdown, with the best of each column in bold."""
-    names = ["model", "method"] if table.several_models else ["method"]
-    arrows = [f"{_markdown(label)} {'↑' if higher else '↓'}" for label, higher in table.columns]
-    lines = [[*names, *arrows], [*("---" for _ in names), *("---:" for _ in arrows)]]
-    for model, method, cells in table.rows:
-        texts = [NONE if cell is None else cell.text(digits, intervals) for cell in cells]
-        marked = [
-            f"**{text}**" if cell is not None and cell.best else text
-            for cell, text in zip(cells, texts, strict=True)
-        ]
-        named = [model, method] if table.several_models else [method]
+class _Matrix(NamedTuple):
+    """The texts of a table, with arrows as they are and nothing escaped."""
+
+    heads: list[str]
+    rows: list[tuple[str, str, list[tuple[str, bool]]]]  # model, name, (text, whether it is bold)
+
+
+def _matrix(table: Grid, layout: Layout) -> _Matrix:
+    """Return the texts of a table in its layout."""
+    labels = [f"{label} {'↑' if higher else '↓'}" for label, higher in table.columns]
+    usual = table.usual
+    rows = [
+        (
+            model,
+            layout.names.get(method, method),
+            [
+                (NONE, False) if cell is None else (cell.text(layout, count), cell.best)
+                for cell, count in zip(cells, usual, strict=True)
+            ],
+        )
+        for model, method, cells in table.rows
+    ]
+    if not layout.transpose:
+        return _Matrix(labels, rows)
+    methods = list(dict.fromkeys(method for _, method, _ in rows))
+    texts = {(model, method): cells for model, method, cells in rows}
+    models = list(dict.fromkeys(model for model, _, _ in rows))
+    absent = [(NONE, False)] * len(labels)
+    return _Matrix(
+        methods,
+        [
+            (model, label, [texts.get((model, method), absent)[i] for method in methods])
+            for model in models
+            for i, label in enumerate(labels)
+        ],
+    )
+
+
+def _note(table: Grid, layout: Layout) -> str:
+    """Return what a reader must know about the marks and numbers of a table."""
+    return wording.table_note(table.usual, "letters" in layout.columns, table.has_unranked)
+
+
+def to_markdown(table: Grid, layout: Layout) -> str:
+    """Return a table as Markdown, with all that may be the best of each column in bold."""
+    matrix = _matrix(table, layout)
+    names = ["model"] * table.several_models + ["setting" if layout.transpose else "method"]
+    lines = [
+        [*names, *map(_markdown, matrix.heads)],
+        [*("---" for _ in names), *("---:" for _ in matrix.heads)],
+    ]
+    for model, name, cells in matrix.rows:
+        named = [model] * table.several_models + [name]
+        marked = [f"**{_markdown(text)}**" if bold else _markdown(text) for text, bold in cells]
         lines.append([*map(_markdown, named), *marked])
-    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-    return rows + (f"\n{wording.NOT_RANKED_MARK}\n" if table.has_unranked else "")
+    source = f"<!-- {layout.source.replace('--', '- -')} -->\n\n" if layout.source else ""
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{source}{rows}\n\n{_note(table, layout)}\n"
 
 
 def _markdown(text: str) -> str:
@@ -303,34 +417,29 @@ def _markdown(text: str) -> str:
     return text
 
 
-def to_latex(table: Grid, digits: int, intervals: bool) -> str:
-    """Return a table as LaTeX for the package booktabs, with the best of each column in bold."""
-    names = ["model", "method"] if table.several_models else ["method"]
-    arrow = {True: r"$\uparrow$", False: r"$\downarrow$"}
-    heads = [f"{latex_text(label)} {arrow[higher]}" for label, higher in table.columns]
-    lines = [
-        rf"\begin{{tabular}}{{{'l' * len(names)}{'r' * len(heads)}}}",
+def to_latex(table: Grid, layout: Layout) -> str:
+    """Return a table as LaTeX for the package booktabs, with all that may be the best in bold."""
+    matrix = _matrix(table, layout)
+    names = ["model"] * table.several_models + ["setting" if layout.transpose else "method"]
+    lines = [f"% {line}" for line in layout.source.splitlines()]
+    lines += [
+        rf"\begin{{tabular}}{{{'l' * len(names)}{'r' * len(matrix.heads)}}}",
         r"\toprule",
-        " & ".join([*names, *heads]) + r" \\",
+        " & ".join([*names, *map(latex_text, matrix.heads)]) + r" \\",
         r"\midrule",
     ]
     before = None
-    for model, method, cells in table.rows:
+    for model, name, cells in matrix.rows:
         if before not in (None, model):
             lines.append(r"\midrule")
-        texts = [NONE if cell is None else cell.text(digits, intervals) for cell in cells]
-        marked = [
-            rf"\textbf{{{_number(text)}}}" if cell is not None and cell.best else _number(text)
-            for cell, text in zip(cells, texts, strict=True)
-        ]
+        marked = [rf"\textbf{{{_number(text)}}}" if bold else _number(text) for text, bold in cells]
         first = [latex_text(model) if model != before else ""] if table.several_models else []
-        lines.append(" & ".join([*first, latex_text(method), *marked]) + r" \\")
+        lines.append(" & ".join([*first, latex_text(name), *marked]) + r" \\")
         before = model
-    lines.append(r"\bottomrule")
-    if table.has_unranked:
-        text = _number(latex_text(wording.NOT_RANKED_MARK))
-        lines.append(rf"\multicolumn{{{len(names) + len(heads)}}}{{l}}{{\footnotesize {text}}} \\")
-    return "\n".join([*lines, r"\end{tabular}"]) + "\n"
+    text = latex_text(_note(table, layout)).replace("†", r"\textdagger{}")
+    columns = len(names) + len(matrix.heads)
+    note = rf"\multicolumn{{{columns}}}{{p{{.9\linewidth}}}}{{\footnotesize {text}}} \\"
+    return "\n".join([*lines, r"\bottomrule", note, r"\end{tabular}"]) + "\n"
 
 
 def frame_to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
