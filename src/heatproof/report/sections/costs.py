@@ -20,7 +20,7 @@ MOST_LABELS = 20  # names beside the figure
 
 @dataclass(frozen=True)
 class Row:
-    """What a method costs."""
+    """The cost of a method."""
 
     method: str
     rank: Estimate | None  # None if a score is missing
@@ -42,7 +42,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     models: list[Model]
 

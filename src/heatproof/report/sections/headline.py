@@ -127,7 +127,7 @@ class Warnings:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     verdicts: list[Verdict]
     lead: str
