@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.files import content_hash
 from heatproof.models import backends
-from heatproof.models.blocks import grids_of, with_blocks
 from heatproof.models.cam_layer import landmarks
 from heatproof.models.convert import as_canonical
 from heatproof.models.cutting import Body, layer_shapes, make_body, wrappers
@@ -23,6 +22,7 @@ from heatproof.models.families import middle_of
 from heatproof.models.guards import eval_mode
 from heatproof.models.heads import TwoClasses, as_logits, find_head
 from heatproof.models.layers import LayerTable
+from heatproof.models.network_blocks import grids_of, with_blocks
 from heatproof.models.outputs import advice, probabilities
 from heatproof.models.passes import Pass, Passes
 from heatproof.models.preprocessing import Resize
