@@ -355,7 +355,7 @@ def test_papers_can_be_copied(visit, report: Path):
 def test_every_figure_can_be_saved(visit, result: hp.Result, report: Path, tmp_path: Path, single):
     """As a picture of three times its size in the colours of paper, as a PDF, and its numbers."""
     if single:
-        build_single_file(result.store, tmp_path / "report.html")
+        build_single_file(result, tmp_path / "report.html")
         page = visit(tmp_path, color_scheme="dark").open("report.html#agreement")
     else:
         page = visit(report, color_scheme="dark").open("stability.html")
@@ -394,7 +394,7 @@ def test_everything_but_the_explorer_is_visible_without_scripts(visit, report: P
 
 
 def test_a_report_in_one_file_works_like_the_site(visit, result: hp.Result, tmp_path: Path):
-    build_single_file(result.store, tmp_path / "report.html")
+    build_single_file(result, tmp_path / "report.html")
     page = visit(tmp_path).open("report.html")
     assert page.locator("main section:visible").first.get_attribute("id") == "headline"
     page.locator("nav").get_by_role("link", name="Explorer").click()

@@ -5,7 +5,6 @@ Every line names its source: a section of the paper, or its code where the text 
 
 import pytest
 
-from heatproof.errors import HeatproofError
 from heatproof.methods import parse_methods
 
 HESSE_NOISE = {"n": 4, "std": 1.0, "unit": "absolute"}
@@ -117,11 +116,3 @@ def test_a_group_at_a_layer():
     assert len(expressions) == 24
     assert {e.layer for e in expressions} == {"middle", "final"}
     assert "ig(steps=20)@middle" in [e.label for e in expressions]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [("idsds-23", "hesse2024"), ("rao", "rao2024"), ("li", "li2024")]
-)
-def test_the_former_name_of_a_group_leads_to_the_present_one(old, new):
-    with pytest.raises(HeatproofError, match=f"group:{old} is now called group:{new}"):
-        members(old)

@@ -9,7 +9,7 @@ import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.plan.cost import plan_cost
 from heatproof.plan.open_spec import open_spec
-from heatproof.plan.spec import RENAMED_KEYS, load_spec, make_spec, parse_protocols
+from heatproof.plan.spec import load_spec, make_spec, parse_protocols
 from heatproof.plan.studies import study_names
 
 GOOD = {
@@ -81,14 +81,6 @@ backend: eager
 def test_an_error_names_the_key_what_was_found_and_what_is_allowed(change, message):
     with pytest.raises(HeatproofError, match=message):
         make_spec({**GOOD, **change}, "my.yaml")
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
-def test_the_error_for_a_renamed_key_gives_its_new_name(old, new):
-    model = {"name": "paperbirds/resnet", old: "watermark"}
-    with pytest.raises(HeatproofError) as error:
-        make_spec({**GOOD, "models": [model]}, "my.yaml")
-    assert str(error.value) == f'my.yaml: the key "{old}" is now called {new} (in models.0)'
 
 
 def test_all_mistakes_are_told_at_once():

@@ -105,7 +105,7 @@ def test_names_of_any_kind_are_text_in_every_page(tmp_path):
         out=tmp_path / "run",
     )
     page = result.report()
-    single = build_single_file(result.store, tmp_path / "single.html")
+    single = build_single_file(result, tmp_path / "single.html")
     for path in [*page.parent.glob("*.html"), single]:
         text = path.read_text()
         assert "<img src=x" not in text and "</script><script>alert" not in text
@@ -233,7 +233,7 @@ def test_a_killed_report_does_not_block_the_next(run):
     locked = run / ".report-new-aa"
     locked.mkdir()
     (locked / LOCK).touch()
-    page = build(Store(run), run / "report")
+    page = build(RunStatistics(Store(run)), run / "report")
     assert page.is_file()
     assert not killed.exists()
     assert not locked.exists()
@@ -246,15 +246,15 @@ def test_a_report_that_is_being_written_is_left_alone(run):
     busy = run / ".report-new-bb"
     busy.mkdir()
     with file_lock(busy / LOCK, "busy"):
-        build(Store(run), run / "report")
+        build(RunStatistics(Store(run)), run / "report")
         assert busy.is_dir()
-    build(Store(run), run / "report")
+    build(RunStatistics(Store(run)), run / "report")
     assert not busy.exists()
 
 
 @pytest.mark.parametrize("marker", ["", "[]", "{}", '{"files": 3}', '{"files": [[]]}', "[" * 9999])
 def test_a_damaged_marker_of_a_report_is_refused(run, marker):
-    page = build(Store(run), run / "report")
+    page = build(RunStatistics(Store(run)), run / "report")
     (page.parent / MARKER).write_text(marker)
     with pytest.raises(HeatproofError, match="damaged|not part of a report"):
-        build(Store(run), run / "report")
+        build(RunStatistics(Store(run)), run / "report")

@@ -481,25 +481,25 @@ def test_the_report_says_if_tasks_are_missing(evaluated: Evaluate):
 
 
 def test_building_again_replaces_the_old_report(full: hp.Result, tmp_path: Path):
-    first = build(full.store, tmp_path / "site")
+    first = build(full, tmp_path / "site")
     before = first.read_bytes()
     (tmp_path / "site" / "index.html").write_text("old")
-    assert build(full.store, tmp_path / "site").read_bytes() == before
+    assert build(full, tmp_path / "site").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["site"]
 
 
 def test_a_directory_with_other_files_is_not_overwritten(full: hp.Result, tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(hp.HeatproofError, match="not a report"):
-        build(full.store, tmp_path)
+        build(full, tmp_path)
     with pytest.raises(hp.HeatproofError, match="is a file"):
-        build(full.store, tmp_path / "thesis.tex")
+        build(full, tmp_path / "thesis.tex")
     with pytest.raises(hp.HeatproofError, match="not a report"):
-        build(full.store, full.store.root)
-    site = build(full.store, tmp_path / "site").parent
+        build(full, full.store.root)
+    site = build(full, tmp_path / "site").parent
     (site / "notes.txt").write_text("precious")
     with pytest.raises(hp.HeatproofError, match=r"notes\.txt"):
-        build(full.store, site)
+        build(full, site)
     assert (site / "notes.txt").read_text() == (tmp_path / "thesis.tex").read_text() == "precious"
 
 

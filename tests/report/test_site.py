@@ -118,7 +118,7 @@ class Links(HTMLParser):
 
 
 def test_a_report_in_one_file_needs_nothing_else(result: hp.Result, page: Path, tmp_path: Path):
-    file = build_single_file(result.store, tmp_path / "report.html")
+    file = build_single_file(result, tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == [file]
     text = file.read_text()
     links = Links(text).links
@@ -136,9 +136,9 @@ def test_a_report_that_is_too_large_for_one_file_is_refused(
 ):
     monkeypatch.setattr(site_module, "SINGLE_BYTES", 10_000)
     with pytest.raises(hp.HeatproofError, match="build the site"):
-        build_single_file(result.store, tmp_path / "report.html")
+        build_single_file(result, tmp_path / "report.html")
     with pytest.raises(hp.HeatproofError, match="is a directory"):
-        build_single_file(result.store, tmp_path)
+        build_single_file(result, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

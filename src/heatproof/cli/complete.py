@@ -1,4 +1,4 @@
-"""What a shell offers for the arguments of commands."""
+"""Completion of the arguments of commands by a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print: plain lines that no terminal obeys and every stream can encode."""
+"""Output of commands: plain lines that no terminal obeys and every stream can encode."""
 
 from __future__ import annotations
 

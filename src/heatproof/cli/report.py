@@ -40,7 +40,7 @@ def report(directory: Path, out: Path | None, single_file: Path | None) -> None:
     if single_file is None:
         echo(Result.load(directory).report(out))
     elif out is None:
-        echo(build_single_file(Result.load(directory).store, single_file))
+        echo(build_single_file(Result.load(directory), single_file))
     else:
         raise click.UsageError("--out is for a directory; give either --out or --single-file")
 

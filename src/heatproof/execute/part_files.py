@@ -121,10 +121,6 @@ def one_after_the_other(parts: Sequence[Part]) -> list[Part]:
         parts: Parts in the order of their names.
     """
     there = {part.name for part in parts}
-    older = {part.name for part in parts if part.notes.after is None}
-
-    def before(part: Part) -> set[str]:
-        return older | (there & {*(part.notes.after or ()), part.name})
-
-    chosen = max(map(before, parts), key=len, default=older)
+    series = (there & {*part.notes.after, part.name} for part in parts)
+    chosen = max(series, key=len, default=there)
     return [part for part in parts if part.name in chosen]

@@ -13,7 +13,7 @@ from heatproof.execute.part_files import Part
 from heatproof.execute.rows import rows_of
 from heatproof.methods.notes import MapNotes
 from heatproof.plan.tasks import Task
-from heatproof.runs.format import BlockKey, PartNotes, TensorKey, TimingKey
+from heatproof.runs.format import BlockKey, TensorKey, TimingKey
 from heatproof.runs.store import Store
 from heatproof.scoring.kernel import NativeMaps
 
@@ -77,7 +77,10 @@ def restore_parts(parts: Iterable[Part], task: Task, records: Iterable[str]) -> 
             elif kind == "state":
                 found.states[block] = values
             elif kind == "shared":
-                _restore_shared(found, task, notes, block, values)
+                protocol = block.tensor.protocol
+                if notes.content.protocols.get(protocol) == task.content.protocols.get(protocol):
+                    found.kept[block] = values
+                    found.shared.add(block)
             elif block.tensor.method not in edited:
                 found.kept[block] = values
         for timing in notes.timings.seconds:
@@ -86,18 +89,6 @@ def restore_parts(parts: Iterable[Part], task: Task, records: Iterable[str]) -> 
             name = f"{count.kind} from {count.start}" if count.start else count.kind
             found.passes[name] += count.images
     return found
-
-
-def _restore_shared(
-    found: Restored, task: Task, notes: PartNotes, block: BlockKey, values: Tensor
-) -> None:
-    """Add what a protocol computed for all methods, unless the protocol was another one."""
-    now = task.content.protocols.get(block.tensor.protocol)
-    then = notes.content.protocols.get(block.tensor.protocol, "")
-    if then in ("", now):  # parts of older versions do not say
-        found.kept[block] = values
-    if then == now:
-        found.shared.add(block)
 
 
 def stored_shared(

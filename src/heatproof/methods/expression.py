@@ -22,7 +22,7 @@ from heatproof.methods.base import (
     TransformEntry,
     entry_of,
 )
-from heatproof.methods.groups import GROUPS, RENAMED
+from heatproof.methods.groups import GROUPS
 from heatproof.methods.noise import Noise
 from heatproof.methods.saved_maps import (
     is_folder,
@@ -452,8 +452,6 @@ def _expanded(text: Any) -> list[Expression]:
     group, at, layer = text.removeprefix("group:").partition("@")
     everything = tuple(entry.id for entry in METHODS if entry.source is None)
     groups = {**GROUPS, "all": everything}
-    if group in RENAMED:
-        raise HeatproofError(f"group:{group} is now called group:{RENAMED[group]}")
     if group not in groups:
         raise unknown("group of methods", group, groups)
     expressions = [Expression.parse(member) for member in groups[group]]

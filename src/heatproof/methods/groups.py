@@ -106,9 +106,3 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "controls": ("random", "constant", "edges", "center", "object"),
 }
-RENAMED = {
-    "idsds-23": "hesse2024",
-    "rao": "rao2024",
-    "li": "li2024",
-    "picard": "picard2024",
-}

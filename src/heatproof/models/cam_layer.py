@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from heatproof.models.cutting import Body
 
@@ -26,7 +25,9 @@ class Landmarks(NamedTuple):
     last_conv: int | None = None  # the output of the last convolution or block, before a ReLU
 
 
-def landmarks(body: Body, example: Tensor, known_middle: str | None = None) -> Landmarks:
+def landmarks(
+    body: Body, shapes: Sequence[Sequence[int]], known_middle: str | None = None
+) -> Landmarks:
     """Find the layers with a special role.
 
     ``cam`` is the last spatial layer, ``final`` the last before the last pooling, and ``middle``
@@ -37,16 +38,14 @@ def landmarks(body: Body, example: Tensor, known_middle: str | None = None) -> L
 
     Args:
         body: The network.
-        example: Images that it takes, ``(B, C, H, W)``.
+        shapes: The shape of one image's activation at each layer.
         known_middle: The layer that is ``middle``; disregarded if it is not a layer of the body,
             or does not come before ``final``.
 
     Returns:
         The numbers of these layers.
     """
-    with torch.no_grad():
-        _, seen = body.run(example, 0, watch=range(len(body.layers)))
-    area = [_area(seen[i]) for i in range(len(body.layers))]
+    area = [shape[1] * shape[2] if len(shape) == 3 else 1 for shape in shapes]  # 1: no positions
     modules = [body.module_after(i) for i in range(len(body.layers))]
     has_weights = [m is not None and any(True for _ in m.parameters()) for m in modules]
     embedding = max((i for i, w in enumerate(has_weights) if w), default=len(modules) - 1)
@@ -72,8 +71,7 @@ def landmarks(body: Body, example: Tensor, known_middle: str | None = None) -> L
         while middle > 1 and area[middle] < area[middle - 1] and not weights[middle - 1]:
             middle -= 1  # before a pool, not after it
     head = next((i for i in range(cam, len(modules)) if has_weights[i]), embedding)
-    shapes = [tuple(seen[i].shape[1:]) for i in range(final + 1)]
-    units = _units(body, modules, weights, shapes)
+    units = _units(body, modules, weights, shapes[: final + 1])
     last_conv = max((i + 1 for i in range(final) if weights[i]), default=None)
     return Landmarks(middle, final, cam, embedding, head, units, last_conv)
 
@@ -85,16 +83,11 @@ def _layer_number(body: Body, name: str | None) -> int:
     return body.aliases.get(name or "", 0)
 
 
-def _area(activation: Tensor) -> int:
-    """Return the number of positions of an activation; 1 where it has none."""
-    return activation.shape[-1] * activation.shape[-2] if activation.ndim == 4 else 1
-
-
 def _units(
     body: Body,
     modules: Sequence[nn.Module | None],
     weights: Sequence[int],
-    shapes: Sequence[tuple[int, ...]],
+    shapes: Sequence[Sequence[int]],
 ) -> tuple[int, ...]:
     """Return the ends of convolutions and blocks.
 

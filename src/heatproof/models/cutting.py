@@ -237,6 +237,14 @@ def make_body(module: nn.Module, layers: Sequence[str] | None, example: Tensor) 
     return body
 
 
+def layer_shapes(body: Body, example: Tensor) -> list[torch.Size]:
+    """Return the shape of one image's activation at each layer, from one pass."""
+    layers = range(len(body.layers))
+    with torch.no_grad():
+        _, seen = body.run(example, 0, watch=layers)
+    return [seen[layer].shape[1:] for layer in layers]
+
+
 def _custom_backwards(output: Tensor) -> int:
     """Count the custom backwards (torch.autograd.Function) in the graph of a tensor."""
     custom = torch.autograd.function.BackwardCFunction

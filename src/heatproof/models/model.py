@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.files import content_hash
 from heatproof.models import backends
-from heatproof.models.blocks import grids_of, with_blocks
 from heatproof.models.cam_layer import landmarks
 from heatproof.models.convert import as_canonical
-from heatproof.models.cutting import Body, make_body, wrappers
+from heatproof.models.cutting import Body, layer_shapes, make_body, wrappers
 from heatproof.models.families import middle_of
 from heatproof.models.guards import eval_mode
 from heatproof.models.heads import TwoClasses, as_logits, find_head
 from heatproof.models.layers import LayerTable
+from heatproof.models.network_blocks import grids_of, with_blocks
 from heatproof.models.outputs import advice, probabilities
 from heatproof.models.passes import Pass, Passes
 from heatproof.models.preprocessing import Resize
@@ -150,10 +150,12 @@ class Model:
             _check_logits(self.name, outputs, example)
             check_half(self.name, module, example)
             self.body: Body = make_body(module, layers, example)
-            roles = landmarks(self.body, example, middle_of(module, wrappers(module)))
+            shapes = layer_shapes(self.body, example)
+            roles = landmarks(self.body, shapes, middle_of(module, wrappers(module)))
             if roles.cam is None and layers is None and not is_vit(module):
                 self.body, roles = with_blocks(module, self.body, roles, example)
-            grids, flat = grids_of(module, self.body, example)
+                shapes = layer_shapes(self.body, example)
+            grids, flat = grids_of(module, shapes, example.shape[2:])
             self.layer_table = LayerTable.from_body(self.body, roles, grids, flat)
             kind = probabilities(module, example.contiguous(memory_format=self.layout), outputs)
         self.head = find_head(self.name, head, outputs)

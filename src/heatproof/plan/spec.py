@@ -47,12 +47,6 @@ MAX_ENTRIES = 2000  # models, methods or protocols, one per combination of setti
 MAX_PATH_CHARACTERS = 1000  # characters of a name, which may be that of a file
 MAX_NAME_CHARACTERS = 200  # characters of another name
 MAX_LISTED_PROBLEMS = 20  # that a message lists
-RENAMED_KEYS = {
-    "taught": "trained_on",
-    "shown": "evaluated_on",
-    "tuned": "fine_tuned_weights",
-    "aligned": "fine_tuned",
-}
 
 
 class _Strict(BaseModel):
@@ -553,8 +547,6 @@ def _problem_text(problem: Any) -> str:
 
 def _unknown_key(path: Sequence[str], key: str) -> str:
     where = f"(in {clip('.'.join(path))})" if path else ""
-    if key in RENAMED_KEYS:
-        return f'the key "{key}" is now called {RENAMED_KEYS[key]} {where}'.rstrip()
     parents: dict[str, type[BaseModel]] = {
         "models": ModelSpec,
         "data": DataSpec,

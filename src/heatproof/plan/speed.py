@@ -49,7 +49,7 @@ def method_cost(expression: Expression, model: Model) -> tuple[int, int] | None:
 
 
 class Probe(NamedTuple):
-    """What one pass of one image tells about a network.
+    """The shapes and operations of a network, as one pass of one image shows them.
 
     Attributes:
         shapes: The shape of the activation at each layer.

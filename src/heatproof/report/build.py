@@ -18,7 +18,6 @@ from heatproof.platform import file_lock
 from heatproof.report.pages import write_pages, write_single_page
 from heatproof.report.site import SingleFile, Site
 from heatproof.runs.integrity import verify_plan
-from heatproof.runs.store import Store
 from heatproof.text import printable
 
 MARKER = "heatproof-report.json"
@@ -26,13 +25,12 @@ LOCK = ".lock"  # in a report under construction
 LEFTOVER_AGE = 3600  # seconds after which a directory without a lock was left by a killed process
 
 
-def build(store: Store, out: Path, run: RunStatistics | None = None, live: bool = False) -> Path:
+def build(run: RunStatistics, out: Path, live: bool = False) -> Path:
     """Write the report of a run.
 
     Args:
-        store: The run.
+        run: The run.
         out: Directory of the report; an old report in it is replaced.
-        run: The run as the report sees it, if it has been read.
         live: Whether its pages ask a server if there is a newer version (``heatproof serve``).
 
     Returns:
@@ -43,8 +41,7 @@ def build(store: Store, out: Path, run: RunStatistics | None = None, live: bool 
     """
     out = Path(out).resolve()
     _check_destination(out)
-    run = run or RunStatistics(store)
-    verify_plan(store)
+    verify_plan(run.store)
     out.parent.mkdir(parents=True, exist_ok=True)
     suffix = secrets.token_hex(8)
     fresh = out.parent / f".{out.name}-new-{suffix}"
@@ -64,13 +61,12 @@ def build(store: Store, out: Path, run: RunStatistics | None = None, live: bool 
     return out / "index.html"
 
 
-def build_single_file(store: Store, out: Path, run: RunStatistics | None = None) -> Path:
+def build_single_file(run: RunStatistics, out: Path) -> Path:
     """Write the report of a run to one HTML file, with its pictures and data inside.
 
     Args:
-        store: The run.
+        run: The run.
         out: The file; an old one is replaced.
-        run: The run as the report sees it, if it has been read.
 
     Returns:
         The path of the file.
@@ -81,8 +77,7 @@ def build_single_file(store: Store, out: Path, run: RunStatistics | None = None)
     out = Path(out).resolve()
     if out.is_dir():
         raise HeatproofError(f"{out} is a directory, but a report in one file is a file")
-    run = run or RunStatistics(store)
-    verify_plan(store)
+    verify_plan(run.store)
     page = write_single_page(run, SingleFile(out.parent))
     atomic_write(out, printable(page).encode())
     return out

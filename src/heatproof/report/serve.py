@@ -65,10 +65,9 @@ class LiveReport:
         if state == self._seen:
             return False
         self._seen = state
-        store = Store(self.directory)
-        run = RunStatistics(store)
+        run = RunStatistics(Store(self.directory))
         version = self.version + 1
-        page = build(store, self._work / str(version), run, live=True)
+        page = build(run, self._work / str(version), live=True)
         files = {
             path.relative_to(page.parent).as_posix(): path
             for path in page.parent.rglob("*")

@@ -390,7 +390,7 @@ class Result(RunStatistics):
             )
         known = len(self.store.damage)
         out = Path(directory) if directory else self.store.paths.report
-        page = build(self.store, out, self)
+        page = build(self, out)
         if len(self.store.damage) > known:
             warnings.warn(damage_text(self.store), stacklevel=2)
         return page

@@ -451,7 +451,7 @@ class PartNotes(_Content):
         map_notes: Notes and missing maps, by key of native maps.
         timings: What the content of the part took.
         after: The parts that its writer had read or written before; nothing is in them and in this
-            one. None in parts of older versions.
+            one.
     """
 
     content: TaskContent
@@ -460,7 +460,7 @@ class PartNotes(_Content):
     origin: str
     map_notes: dict[str, tuple[list[str], list[str]]]
     timings: Timings
-    after: list[str] | None = None
+    after: list[str]
 
 
 class Cost(_Content):

@@ -56,7 +56,6 @@ def train_cifar10(
     steps: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    limit: int | None = None,
 ) -> dict[str, float]:
     """Train a network on CIFAR-10, write its weights and measure them on the test split.
 
@@ -67,7 +66,6 @@ def train_cifar10(
         steps: Number of training steps, if other than the recipe's.
         seed: Seed of the initial weights and of the batches.
         progress: Called after each step with step, steps and loss.
-        limit: Use only the first images of each split.
 
     Returns:
         ``accuracy``, and ``confident``, the fraction that is correct with a softmax of at least
@@ -83,8 +81,8 @@ def train_cifar10(
         )
     path, _ = path_and_split(data.removeprefix("cifar10:"), "train")
     recipe = Cifar10Recipe() if steps is None else Cifar10Recipe(steps=steps)
-    images, labels = _tensors(Cifar("cifar10", path, "train", limit=limit))
-    test_images, test_labels = _tensors(Cifar("cifar10", path, "test", limit=limit))
+    images, labels = _tensors(Cifar("cifar10", path, "train"))
+    test_images, test_labels = _tensors(Cifar("cifar10", path, "test"))
     trained = _fit(net, recipe, images, labels, seed, progress)
     round_weights(trained)
     logits = predict(trained, test_images, normalize_images=_normalize)

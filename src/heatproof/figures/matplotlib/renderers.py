@@ -24,6 +24,7 @@ from heatproof.figures.charts import (
     MatrixChart,
     MeanMap,
     MeanMapChart,
+    Panel,
     RankingChart,
     ScatterChart,
     Spot,
@@ -125,10 +126,6 @@ def _title(chart: Chart) -> str:
     return chart.panel or chart.title
 
 
-def _rows_size(count: int) -> tuple[float, float]:
-    return 4.6, 1.1 + 0.27 * count
-
-
 def _set_axis(axis: Any, scale: Axis, unit: str = "") -> None:
     """Give an axis of matplotlib the ends and ticks of a chart."""
     labels = scale.labels or [number(tick, scale.digits) + unit for tick in scale.ticks]
@@ -145,90 +142,84 @@ def _errors(spot: Spot) -> list[list[float]]:
     return [[max(0.0, spot.value - spot.low)], [max(0.0, spot.high - spot.value)]]
 
 
-def _name_rows(ax: Axes, names: Sequence[str]) -> None:
-    ax.set_yticks(range(len(names)), [shortened(name, LONGEST_NAME) for name in names], fontsize=8)
-    ax.set_ylim(len(names) - 0.4, -0.6)
-
-
-def _dot_and_whisker(
-    ax: Axes, family: str, value: float, low: float, high: float, y: float
-) -> None:
-    colour = colour_of(family)
-    if math.isfinite(low):
-        ax.plot([low, high], [y, y], color=colour, linewidth=2, alpha=0.55)
-    ax.plot(value, y, "o", color=colour, markersize=5)
-
-
 def _note(ax: Axes, y: float, text: str) -> None:
     place = ax.get_yaxis_transform()
     ax.text(0.98, y, text, transform=place, ha="right", va="center", fontsize=7, color=GREY)
 
 
-def _ranking(chart: RankingChart) -> list[Sheet]:
+def _spot(ax: Axes, value: Spot, family: str, y: float) -> None:
+    """Draw a value and its interval."""
+    colour = colour_of(family)
+    if math.isfinite(value.low):
+        ax.plot([value.low, value.high], [y, y], color=colour, linewidth=2, alpha=0.55)
+    ax.plot(value.value, y, "o", color=colour, markersize=5)
+
+
+class _Row(NamedTuple):
+    """A row of a sheet; a text is shown in place of a value."""
+
+    label: str
+    family: str
+    value: Spot | Box | str
+
+
+def _rows(title: str, rows: Sequence[_Row], panel: Panel, across: str = "") -> Sheet:
+    """Return a sheet with a value per row, on the axis of a panel."""
+
     def draw_rows(ax: Axes) -> None:
-        for y, mark in enumerate(chart.marks):
-            if math.isfinite(mark.mean):
-                _dot_and_whisker(ax, mark.family, mark.mean, mark.low, mark.high, y)
+        for y, row in enumerate(rows):
+            if isinstance(row.value, str):
+                _note(ax, y, row.value)
+            elif isinstance(row.value, Box):
+                _box(ax, row.value, row.family, y)
             else:
-                _note(ax, y, mark.note)
-        if chart.line is not None:
-            ax.axvline(chart.line, color=GREY, linewidth=1, linestyle=":")
-        _name_rows(ax, [mark.label for mark in chart.marks])
-        _set_axis(ax.xaxis, chart.axis)
-        ax.set_xlabel(chart.across, fontsize=8)
+                _spot(ax, row.value, row.family, y)
+        if panel.line is not None:
+            ax.axvline(panel.line, color=GREY, linewidth=1, linestyle=":")
+        names = [shortened(row.label, LONGEST_NAME) for row in rows]
+        ax.set_yticks(range(len(rows)), names, fontsize=8)
+        ax.set_ylim(len(rows) - 0.4, -0.6)
+        _set_axis(ax.xaxis, panel.axis)
+        ax.set_xlabel(across, fontsize=8)
         finish(ax)
 
-    families = tuple(mark.family for mark in chart.marks)
-    return [Sheet(_title(chart), _rows_size(len(chart.marks)), draw_rows, families)]
+    families = tuple(row.family for row in rows)
+    return Sheet(title, (4.6, 1.1 + 0.27 * len(rows)), draw_rows, families)
+
+
+def _ranking(chart: RankingChart) -> list[Sheet]:
+    rows = [
+        _Row(
+            mark.label,
+            mark.family,
+            Spot(mark.mean, mark.low, mark.high, "") if math.isfinite(mark.mean) else mark.note,
+        )
+        for mark in chart.marks
+    ]
+    return [_rows(_title(chart), rows, Panel("", chart.axis, chart.line), chart.across)]
 
 
 def _lattice(chart: LatticeChart) -> list[Sheet]:
-    def sheet(column: int) -> Sheet:
-        panel = chart.panels[column]
-
-        def draw_rows(ax: Axes) -> None:
-            for y, row in enumerate(chart.rows):
-                value = row.values[column]
-                if isinstance(value, str):
-                    _note(ax, y, value)
-                else:
-                    _dot_and_whisker(ax, row.family, value.value, value.low, value.high, y)
-            if panel.line is not None:
-                ax.axvline(panel.line, color=GREY, linewidth=1, linestyle=":")
-            _name_rows(ax, [row.label for row in chart.rows])
-            _set_axis(ax.xaxis, panel.axis)
-            finish(ax)
-
-        title = f"{chart.panel} · {panel.title}" if chart.panel else panel.title
-        families = tuple(row.family for row in chart.rows)
-        return Sheet(title, _rows_size(len(chart.rows)), draw_rows, families)
-
-    return [sheet(column) for column in range(len(chart.panels))]
+    before = f"{chart.panel} · " if chart.panel else ""
+    return [
+        _rows(
+            before + panel.title,
+            [_Row(row.label, row.family, row.values[column]) for row in chart.rows],
+            panel,
+        )
+        for column, panel in enumerate(chart.panels)
+    ]
 
 
 def _boxes(chart: BoxChart) -> list[Sheet]:
-    def sheet(column: int) -> Sheet:
-        panel = chart.panels[column]
-
-        def draw_rows(ax: Axes) -> None:
-            for y, row in enumerate(chart.rows):
-                box = row.boxes[column]
-                if isinstance(box, str):
-                    _note(ax, y, box)
-                else:
-                    _box(ax, box, row.family, y)
-            if panel.line is not None:
-                ax.axvline(panel.line, color=GREY, linewidth=1, linestyle=":")
-            _name_rows(ax, [f"{row.group} {row.label}" for row in chart.rows])
-            _set_axis(ax.xaxis, panel.axis)
-            finish(ax)
-
-        families = tuple(row.family for row in chart.rows)
-        return Sheet(
-            f"{chart.model} · {panel.title}", _rows_size(len(chart.rows)), draw_rows, families
+    return [
+        _rows(
+            f"{chart.model} · {panel.title}",
+            [_Row(f"{row.group} {row.label}", row.family, row.boxes[i]) for row in chart.rows],
+            panel,
         )
-
-    return [sheet(column) for column in range(len(chart.panels))]
+        for i, panel in enumerate(chart.panels)
+    ]
 
 
 def _box(ax: Axes, box: Box, family: str, y: float) -> None:

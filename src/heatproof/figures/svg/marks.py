@@ -1,4 +1,4 @@
-"""What stands for one method in a figure: its symbol, its interval and its group."""
+"""The mark of one method in a figure: its symbol, its interval and its group."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     by_model: dict[str, list[Matrix]]
     agree: float

@@ -23,7 +23,7 @@ AnyContentFunction = TypeVar("AnyContentFunction", bound=ContentFunction)
 
 @dataclass(frozen=True)
 class Section:
-    """What the registry knows about a section; see `section`."""
+    """A section in the registry; see `section`."""
 
     id: str
     short: str

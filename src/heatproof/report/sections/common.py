@@ -63,25 +63,20 @@ def size_of(image: Tensor) -> tuple[int, int]:
     return image.shape[1], image.shape[2]
 
 
-def map_picture(
-    site: Site, values: Tensor | None, size: tuple[int, int], signed: bool | None = None
-) -> str | None:
-    """Save a map as a picture.
+def map_picture(site: Site, values: Tensor | None, size: tuple[int, int]) -> str | None:
+    """Save a map as a picture, in diverging colours if it has negative values.
 
     Args:
         site: The site that the picture becomes part of.
         values: The map, of shape ``(h, w)``.
         size: Height and width of the picture.
-        signed: Whether to use the diverging colours; by default if the map has negative values.
 
     Returns:
         The name of the file; None if there is no map or it is not finite.
     """
     if values is None or not bool(torch.isfinite(values).all()):
         return None
-    if signed is None:
-        signed = pictures.is_signed(values)
-    return site.picture(pictures.heatmap(values, size, signed))
+    return site.picture(pictures.heatmap(values, size, pictures.is_signed(values)))
 
 
 def describe_mean(mean: float, low: float, high: float) -> str:

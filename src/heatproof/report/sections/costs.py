@@ -28,7 +28,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     models: list[Model]
     megabyte: int = MEGABYTE

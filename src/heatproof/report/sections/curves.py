@@ -162,7 +162,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     models: list[Model]
     groups: list[tuple[str, str]]

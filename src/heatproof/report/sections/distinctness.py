@@ -35,7 +35,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     distances: dict[str, Distances]  # by label of the setting
     answers: list[str]  # which metrics distinguish the maps, in words

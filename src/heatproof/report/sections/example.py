@@ -65,7 +65,7 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     sample: str
     label: str

@@ -46,7 +46,7 @@ class Collection:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows; the rest is read by the script."""
+    """The content of the template; the rest is read by the script."""
 
     collections: list[Collection]
     reduction: int  # pixels of a large map that were averaged, along each axis

@@ -88,7 +88,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     kinds: list[Kind]
     notes: list[NoteGroup]

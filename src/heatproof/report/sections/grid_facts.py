@@ -105,7 +105,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class SettingCost:
-    """What a setting cost: images by kind of pass, from the input and from later layers."""
+    """The cost of a setting: images by kind of pass, from the input and from later layers."""
 
     label: str
     maps: int

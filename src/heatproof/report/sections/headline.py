@@ -129,7 +129,7 @@ class Warnings:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     verdicts: list[Verdict]
     lead: list[str]  # sentences

@@ -37,7 +37,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     models: list[Model]
     most: int

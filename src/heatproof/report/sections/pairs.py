@@ -39,7 +39,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows: comparisons by the title of their kind."""
+    """The content of the template: comparisons by the title of their kind."""
 
     kinds: dict[str, list[Comparison]]
 

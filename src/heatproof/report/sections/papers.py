@@ -13,7 +13,7 @@ from heatproof.report.site import Site
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     comparisons: list[Comparison]
     reasons: dict[str, list[str]]  # by table, why numbers are not comparable

@@ -55,7 +55,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     spec: str
     spec_file: str | None  # None: the run was made from Python

@@ -45,7 +45,7 @@ class OverallRow(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What the page can be filtered by; numbers stand for names, which may be long."""
+    """The filters of the page; numbers stand for names, which may be long."""
 
     models: list[str]
     layers: list[str]
@@ -86,7 +86,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     models: list[Model]
     families: list[tuple[str, str]]

@@ -77,7 +77,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     rows: list[AccuracyRow]
     contrast: Contrast | None

@@ -118,7 +118,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     models: list[Model]
     levels: tuple[float, ...]

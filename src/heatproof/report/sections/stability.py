@@ -70,7 +70,7 @@ class Comparison:
 
     @property
     def choice(self) -> str:
-        """What differs between the rankings."""
+        """The setting in which the rankings differ."""
         return self.factor or "setting"
 
 
@@ -98,7 +98,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     comparisons: list[Comparison]
     by_model: dict[str, list[Comparison]]

@@ -18,7 +18,7 @@ MOST_ROWS = 8  # methods of the ranking in short; controls are always in it
 
 @dataclass(frozen=True)
 class LeaderCost:
-    """What a map of the leader costs; None is unknown."""
+    """The cost of a map of the leader; None is unknown."""
 
     forwards: int
     backwards: int

@@ -35,7 +35,7 @@ QUESTIONS = {  # (several models, a fine-tuned copy beside its original)
 
 @dataclass(frozen=True)
 class Content:
-    """What the template shows."""
+    """The content of the template."""
 
     question: str  # in place of the section's
     many: bool

@@ -32,7 +32,7 @@ MEASURES = {"softmax": "probability of the label", "cam": "Grad-CAM maps"}
 
 
 class Portrait(NamedTuple):
-    """What is compared of one view of a model."""
+    """The part of one view of a model that is compared."""
 
     logits: dict[str, np.ndarray]  # sample -> (K,)
     labels: dict[str, int]

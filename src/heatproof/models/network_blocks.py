@@ -6,7 +6,7 @@ are cut by hooks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from heatproof.errors import HeatproofError
 from heatproof.models.cam_layer import Landmarks, landmarks
-from heatproof.models.cutting import Body, Hooked, first_tensor
+from heatproof.models.cutting import Body, Hooked, first_tensor, layer_shapes
 from heatproof.models.guards import eval_mode
 from heatproof.models.tokens import Grid, find_grid
 
@@ -22,29 +22,21 @@ CONTAINERS = (nn.ModuleList, nn.Sequential)
 
 
 def grids_of(
-    module: nn.Module, body: Body, example: Tensor
+    module: nn.Module, shapes: Sequence[Sequence[int]], image: Sequence[int]
 ) -> tuple[dict[int, Grid], frozenset[int]]:
     """Find the layers whose activations are not ``(B, C, h, w)``.
 
     Args:
-        module: The network, in evaluation mode.
-        body: Its body.
-        example: Images that it takes, ``(B, C, H, W)``.
+        module: The network.
+        shapes: The shape of one image's activation at each layer.
+        image: Height and width of the image.
 
     Returns:
         The grids of layers with tokens or with channels last, and the layers without positions.
     """
-    with torch.no_grad():
-        _, seen = body.run(example[:1], 0, watch=range(len(body.layers)))
-    grids = {}
-    flat = set()
-    for i in range(1, len(body.layers)):
-        grid = find_grid(module, seen[i].shape[1:], example.shape[2:])
-        if grid is not None:
-            grids[i] = grid
-        elif seen[i].ndim != 4:
-            flat.add(i)
-    return grids, frozenset(flat)
+    found = {i: find_grid(module, shape, image) for i, shape in enumerate(shapes) if i}
+    grids = {i: grid for i, grid in found.items() if grid is not None}
+    return grids, frozenset(i for i in found if i not in grids and len(shapes[i]) != 3)
 
 
 def with_blocks(
@@ -68,7 +60,7 @@ def with_blocks(
     cuts = [*_separating(module, example)] if len(used) < 2 else []
     if cuts:
         hooked = Hooked(module, cuts, example)
-        hooked_roles = landmarks(hooked, example)
+        hooked_roles = landmarks(hooked, layer_shapes(hooked, example))
         in_blocks = _used(module, hooked, hooked_roles, example)
         if len(in_blocks) > len(used):
             body, roles, used = hooked, hooked_roles, in_blocks
@@ -81,9 +73,10 @@ def with_blocks(
 
 def _used(module: nn.Module, body: Body, roles: Landmarks, example: Tensor) -> list[int]:
     """Return the blocks with positions that the logits depend on."""
-    grids, _ = grids_of(module, body, example)
     with torch.no_grad():
         _, seen = body.run(example[:1], 0, watch=range(len(body.layers)))
+    shapes = [seen[i].shape[1:] for i in range(len(body.layers))]
+    grids, _ = grids_of(module, shapes, example.shape[2:])
     spatial = [
         i
         for i in range(1, len(body.layers))
