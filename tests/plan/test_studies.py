@@ -86,11 +86,17 @@ def test_changes_replace_parts_of_a_spec():
     assert content == read_yaml("quickstart"), "the original is not changed"
 
 
-def test_other_data_keep_the_number_of_samples_and_drop_the_reference():
-    content = read_yaml("picard2024/tradeoff")
-    changed = Changes(data="folder:/images").apply(content)
-    assert changed["data"] == {"name": "folder:/images", "limit": content["data"]["limit"]}
-    assert "reference" not in changed
+def test_other_data_keep_the_number_of_samples_and_of_reference_images():
+    content = read_yaml("picard2024/imagenet/tradeoff")
+    changes = Changes(data="folder:/images")
+    changed = changes.apply(content)
+    assert changed["data"] == {"name": "folder:/images", "limit": 500}
+    assert changed["reference"] == {"limit": 5000}
+    assert changes.note(content) == (
+        "--data folder:/images: of the spec's data, limit 500 stays; its reference becomes 5,000 "
+        "images of folder:/images that are not evaluated (--limit and --set change it)"
+    )
+    assert Changes().note(content) == changes.note(read_yaml("hesse2024/imagenet/sds")) == ""
 
 
 @pytest.mark.parametrize(

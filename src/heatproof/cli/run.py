@@ -53,7 +53,8 @@ def run(
 
     The same command again computes only what is missing, so it resumes a run
     that was interrupted. A run can grow: with more methods, protocols, models or
-    samples, only these are computed. The exit code is 3 if a method failed.
+    samples, only these are computed. The exit code is 3 if a method failed
+    or nothing has a score.
 
     At SIGTERM, or after --walltime, what is computed is written, and the command
     ends with code 0 and a line that begins with "unfinished".
@@ -95,6 +96,7 @@ def run(
         with stopped_by_sigterm(walltime):
             with preparation_progress() as trained:
                 plan = open_spec(loaded, device, progress=trained, out=directory)
+            plan.check_applicable()
             result = run_spec(loaded, directory, device, True, plan, add, **engine)
     except Terminated:
         echo(f"unfinished; {resume}", err=True)
@@ -108,7 +110,7 @@ def run(
         keep_freed_memory()
         print_plain(f"\nreport: {result.report()}")
     print_plain(f"run:    {result.store.name}")
-    if print_failures(result):
+    if print_failures(result) or not (result.scores["status"] == "ok").any():
         sys.exit(METHOD_FAILED)
 
 
@@ -169,5 +171,6 @@ def validate(spec: str, device: str, **options: Any) -> None:
 
     with assumed_confidence() as assumed:
         opened = open_spec(load_changed_spec(spec, options), device, train=False, measure=False)
+    opened.check_applicable()
     print_validated(spec, opened)
     print_assumed(assumed)

@@ -12,7 +12,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models import nets
 from heatproof.models.model import Model
 from heatproof.models.vision import RANDOM_WEIGHTS
-from heatproof.models.zoo import load_fine_tuned, load_model
+from heatproof.models.zoo import cached_fine_tuned, is_published, load_fine_tuned, load_model
 from heatproof.plan.spec import PLAIN, RETRAINING_KEYS, ModelSpec, Spec
 from heatproof.training import cache
 from heatproof.training.cache import FineTuning
@@ -46,11 +46,15 @@ def open_model(
         HeatproofError: If there is no such model, or it cannot be trained on this data.
     """
     if entry.name is not None:
+        weights = entry.weights
+        fine_tuned_weights = entry.fine_tuned_weights or cached_fine_tuned(entry.name)
+        if weights is None and is_published(entry.name) and spec.uses_only_fine_tuned(entry):
+            weights = RANDOM_WEIGHTS  # nothing evaluates them
         model = load_model(
             entry.name,
-            entry.weights,
+            weights,
             device,
-            fine_tuned_weights=entry.fine_tuned_weights,
+            fine_tuned_weights=fine_tuned_weights,
             fine_tuned=None if entry.fine_tuning else entry.fine_tuned,
             head=entry.head,
         )
