@@ -69,6 +69,7 @@ def spec(tmp_path):
         "leaderboard",
         "list",
         "explain",
+        "simulate",
         "train",
     ],
 )
