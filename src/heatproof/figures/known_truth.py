@@ -1,4 +1,4 @@
-"""Li et al., Fig. 6: soundness and completeness of maps whose ground truth is known, over trials."""
+"""Soundness and completeness of maps whose ground truth is known (Li et al. 2024, Fig. 6)."""
 
 from __future__ import annotations
 
