@@ -168,7 +168,7 @@ def test_the_authors_fine_tuned_weights_are_found_by_their_names(tmp_path):
     }
     for file in files.values():
         file.touch()
-    found = find_weights(dict.fromkeys(names, ["16/zero"]), tmp_path, list(names))
+    found = find_weights({n: ["16/zero"] for n in names}, tmp_path, list(names))
     assert found == {n: {"fine_tuned_weights": {"16/zero": str(files[n])}} for n in names}
     with pytest.raises(HeatproofError, match="bagnet33: bagnet32-2ddd53ed.pth.tar, from https"):
         find_weights({"bagnet33": ["16/zero"]}, tmp_path)
@@ -203,13 +203,8 @@ def test_a_reference_is_a_number_of_other_images_or_an_error(tmp_path):
         folder = tmp_path / f"class{i % 2:02}"
         folder.mkdir(exist_ok=True)
         Image.new("RGB", (64, 64), (40 * i, 90, 60)).save(folder / f"{i}.png")
-    model = hp.Model(
-        torch.nn.Sequential(
-            torch.nn.Conv2d(3, 2, 8), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
-        ),
-        size=64,
-        classes=["class00", "class01"],
-    )
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 64), torch.nn.Flatten())
+    model = hp.Model(net, size=64, classes=["class00", "class01"])
     data = load_data(f"folder:{tmp_path}", model, limit=2)
     assert len(reference_for(data, model, 4).indices) == 4
     with pytest.warns(UserWarning, match="has 4 images that are not evaluated.* not 5,000"):
