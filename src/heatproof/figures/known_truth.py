@@ -75,5 +75,5 @@ def _table(
 
 
 def _trace(kind: str, rows: pd.DataFrame) -> Trace:
-    columns = (tuple(rows[column]) for column in ("mean", "at", "low", "high"))
-    return Trace(kind, FAMILIES[kind], *columns)
+    mean, at, low, high = (tuple(rows[column]) for column in ("mean", "at", "low", "high"))
+    return Trace(kind, FAMILIES[kind], mean, at, low, high)
