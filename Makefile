@@ -98,7 +98,8 @@ methods: .venv/installed-dev
 	$(BIN)/python docs/make_gallery.py docs/img/methods.png
 
 truth: .venv/installed-dev
-	$(BIN)/python docs/make_truth.py docs/img
+	$(BIN)/heatproof simulate -o docs/img
+	rm docs/img/known-truth.csv
 
 notebooks: .venv/installed-dev
 	$(BIN)/python docs/make_notebooks.py

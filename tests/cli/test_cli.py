@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 
+import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -16,6 +17,7 @@ from PIL import Image
 from report_text import report_text
 
 import heatproof as hp
+from heatproof.analysis.truth import trials
 from heatproof.cli import main
 from heatproof.cli.terminal import console
 
@@ -69,6 +71,7 @@ def spec(tmp_path):
         "leaderboard",
         "list",
         "explain",
+        "simulate",
         "train",
     ],
 )
@@ -492,3 +495,38 @@ def test_names_of_files_are_short_and_uncounted_methods_are_named(spec, tmp_path
 def test_passes_are_counted_without_data_and_weights():
     out = call("plan", "li2024/cifar10/retraining", "--assume", 1000)
     assert "in all 8,000 forward and 8,000 backward passes" in out
+
+
+def test_a_spec_with_nothing_to_evaluate_fails_before_it_runs(tmp_path):
+    content = {**SPEC, "models": ["paperbirds/vgg"], "methods": ["bcos"]}
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(content))
+    for command in (["validate", path], ["run", path, "-o", tmp_path / "run"]):
+        out = call(*command, code=2)
+        assert "there is nothing to evaluate: " in out and "B-cos" in out
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_data_without_images_for_the_reference_fail(tmp_path):
+    for i in range(3):
+        folder = tmp_path / "images" / str(i)
+        folder.mkdir(parents=True)
+        Image.new("RGB", (80, 80), (60 * i, 90, 30)).save(folder / "a.png")
+    data = f"folder:{tmp_path / 'images'}"
+    out = call(
+        "validate", "picard2024/tradeoff", "--model", "paperbirds/vgg", "--data", data, code=2
+    )
+    assert "its reference becomes 2,000 images of" in out
+    assert "none is left as a reference" in out
+
+
+def test_the_simulation_writes_figures_and_their_numbers(tmp_path):
+    out = call("simulate", "--trials", 2, "--points", 40, "-o", tmp_path)
+    assert "introduced" in out
+    numbers = pd.read_csv(tmp_path / "known-truth.csv")
+    assert len(numbers) == 2 * 3 * (9 + 11)
+    values = trials(2, 40, 200, "draw", 0).soundness["removed"]
+    rows = numbers.query("metric == 'soundness' and missing == 'draw' and map == 'removed'")
+    assert rows["mean"].to_numpy() == pytest.approx(values.mean(0), nan_ok=True)
+    assert rows["variance"].to_numpy() == pytest.approx(values.var(0), nan_ok=True)
+    assert len(list(tmp_path.glob("known-truth-*.svg"))) == 4

@@ -4,6 +4,7 @@ Training mode, ReLUs of all kinds, double precision, odd sizes, and gradients th
 """
 
 import re
+import warnings
 
 import pytest
 import torch
@@ -198,3 +199,15 @@ def test_targets_may_be_floats_that_are_whole_numbers():
 def test_images_of_another_layout_are_told_how_to_be_turned(shape, cure):
     with pytest.raises(HeatproofError, match=cure):
         hp.explain(hp.load_model("paperbirds/vgg"), torch.zeros(shape), 0, "ixg")
+
+
+def test_pictures_where_normalized_images_are_wanted_are_noticed():
+    model = hp.load_model("paperbirds/vgg")
+    pictures = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(UserWarning, match=r"look like pictures in \[0, 1\].*model.normalize"):
+        hp.explain(model, pictures, 0, "ixg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hp.explain(model, model.normalize(pictures), 0, "ixg")
+        hp.explain(model, torch.zeros(2, 3, 64, 64), 0, "ixg")
+        hp.explain(hp.load_model("paperbirds/bcos"), pictures, 0, "ixg")

@@ -2,23 +2,30 @@
 
 import argparse
 import io
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from math import log, prod
+from threading import Thread
 from typing import ClassVar
 
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 import heatproof as hp
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError
-from heatproof.models import download
+from heatproof.files import file_hash
+from heatproof.models import download, paper_networks
 from heatproof.models.bagnet import BagNet
 from heatproof.models.model import Model
-from heatproof.models.paper_networks import NETWORKS, OURS
+from heatproof.models.paper_networks import FINE_TUNED_NAMES, NETWORKS, OURS
 from heatproof.models.weights_file import load_weights, looks_like
 from heatproof.models.zoo import load_fine_tuned, load_model
+from heatproof.plan.open_spec import open_spec
+from heatproof.plan.spec import make_spec
 from heatproof.tensor.noise import Rng
 
 DEPTHS = (3, 4, 6, 3)
@@ -520,7 +527,7 @@ def training_checkpoint(net, path, args=None):
 def test_a_checkpoint_of_pytorchs_imagenet_example_loads_as_it_is(tmp_path, torchvision):
     net = torchvision.models.resnet18()
     before = {k: v.clone() for k, v in net.state_dict().items()}
-    file = training_checkpoint(net, tmp_path / "resnet18_imagenet1000_checkpoint_best.pth.tar")
+    file = training_checkpoint(net, tmp_path / BAGNET_FILE.replace("bagnet33", "resnet18"))
     model = load_model("torchvision:resnet18", file)
     again = load_model("torchvision:resnet18", "random", fine_tuned_weights={"16/zero": file})
     fine_tuned = load_fine_tuned(again, "16/zero")
@@ -627,6 +634,106 @@ def test_a_download_is_verified_and_cached(offline, monkeypatch):
         download.fetch(download.Source.at("https://there/net.pth"))
     names = sorted(p.name for p in path.parent.iterdir())
     assert names == [path.name, f"{path.name}.sha256"]
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """Serve a directory on loopback, in place of the address of the fine-tuned weights."""
+    monkeypatch.setenv("HEATPROOF_CACHE", str(tmp_path / "cache"))
+    directory = tmp_path / "served"
+    directory.mkdir()
+    handler = partial(QuietHandler, directory=str(directory))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        monkeypatch.setattr(paper_networks, "FINE_TUNED_ADDRESS", address)
+        yield directory
+        server.shutdown()
+        thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+BAGNET_FILE = "bagnet33_imagenet1000_lr0.001_epochs30_step10_checkpoint_best.pth.tar"
+
+
+def test_the_table_has_the_16_checkpoints_of_the_authors():
+    """As the README of visinf/idsds lists them."""
+    files = {paper_networks.fine_tuned_url(n).rpartition("/")[2] for n in FINE_TUNED_NAMES}
+    assert len(files) == 16 and BAGNET_FILE in files
+    assert all(file.endswith(BAGNET_FILE.removeprefix("bagnet33")) for file in files)
+    assert {f.split("_")[0] for f in files if f.startswith("x")} == {"xresnet50", "xvgg16"}
+    assert FINE_TUNED_NAMES.keys() <= NETWORKS.keys()
+    assert paper_networks.fine_tuned_url("bagnet33", "64/zero") == ""
+    assert paper_networks.fine_tuned_url("bagnet17") == ""
+    assert paper_networks.fine_tuned_url("bagnet33") == (
+        "https://download.visinf.tu-darmstadt.de/data/2024-neurips-hesse-idsds/models_finetuned/"
+        + BAGNET_FILE
+    )
+
+
+def test_fine_tuned_weights_are_downloaded_and_compared_with_the_first_download(served, tmp_path):
+    net = untrained(NETWORKS["bagnet33"].module)
+    training_checkpoint(net, served / BAGNET_FILE)
+    spec = make_spec(
+        {
+            "models": [{"name": "bagnet33", "fine_tuned_weights": "download"}],
+            "data": f"folder:{image_folder(tmp_path)}",
+            "methods": ["ixg"],
+            "protocols": ["idsds"],
+        }
+    )
+    plan = open_spec(spec, "cpu", measure=False)  # without the weights before fine-tuning
+    (model,) = {task.model for task in plan.tasks}
+    assert torch.equal(model.module.state_dict()["fc.weight"], net.state_dict()["fc.weight"])
+    file = tmp_path / "cache" / "weights" / BAGNET_FILE
+    record = file.with_name(f"{BAGNET_FILE}.sha256")
+    assert record.read_text().startswith(file_hash(file, 64))
+    (served / BAGNET_FILE).unlink()
+    load_model("bagnet33", "random", fine_tuned_weights="download")  # from the cache
+
+    file.unlink()
+    net.fc.bias.data += 1
+    training_checkpoint(net, served / BAGNET_FILE)
+    with pytest.raises(HeatproofError, match="gave another file than it should.*; delete .*sha256"):
+        load_model("bagnet33", "random", fine_tuned_weights="download")
+
+
+@pytest.mark.parametrize("length", [0, 1000, 100_000])
+def test_a_download_that_is_no_checkpoint_is_not_kept(served, tmp_path, length):
+    whole = training_checkpoint(torch.nn.Linear(300, 300), tmp_path / "whole.pth.tar").read_bytes()
+    (served / BAGNET_FILE).write_bytes(whole[:length])
+    with pytest.raises(HeatproofError) as error:
+        load_model("bagnet33", "random", fine_tuned_weights="download")
+    message = str(error.value)
+    assert "\n" not in message
+    for part in ("http://127.0.0.1", BAGNET_FILE, "Nothing was kept; try again"):
+        assert part in message
+    assert not list((tmp_path / "cache" / "weights").iterdir())
+
+
+def test_a_download_of_another_network_or_none_is_named_with_the_cure(served, tmp_path):
+    with pytest.raises(HeatproofError, match=rf"cannot download http://127.*{BAGNET_FILE}"):
+        load_model("bagnet33", "random", fine_tuned_weights="download")
+    other = training_checkpoint(torch.nn.Linear(3, 3), tmp_path / "other.pth.tar")
+    with pytest.raises(HeatproofError, match=rf"other.pth.tar: .*does not fit.*{BAGNET_FILE}$"):
+        load_model("bagnet33", "random", fine_tuned_weights={"16/zero": other})
+    with pytest.raises(HeatproofError, match="is for what Hesse et al. publish.*got 4/zero of bag"):
+        load_model("bagnet33", "random", fine_tuned_weights={"4/zero": "download"})
+    model = load_model("bagnet33", "random")
+    with pytest.raises(HeatproofError, match=rf"nothing is downloaded unless.*{BAGNET_FILE}$"):
+        load_fine_tuned(model, "16/zero")
+
+
+def image_folder(tmp_path):
+    folder = tmp_path / "images" / "n01440764"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (230, 230), (90, 130, 60)).save(folder / "a.png")
+    return folder.parent
 
 
 def test_weights_in_the_torch_cache_are_used_if_their_hash_is_right(offline, tmp_path, monkeypatch):

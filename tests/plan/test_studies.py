@@ -3,10 +3,19 @@
 from pathlib import Path
 
 import pytest
+import torch
+from PIL import Image
 
+import heatproof as hp
+from heatproof.data.catalog import load_data
+from heatproof.data.reference import reference_for
 from heatproof.errors import HeatproofError
+from heatproof.methods import parse_methods
+from heatproof.plan.assumed_cost import assumed_plan
 from heatproof.plan.changes import Changes, find_weights
-from heatproof.plan.spec import load_spec, make_spec, read_yaml
+from heatproof.plan.make_plan import make_plan
+from heatproof.plan.open_spec import open_spec
+from heatproof.plan.spec import load_spec, make_spec, parse_protocols, read_yaml
 from heatproof.plan.studies import STUDIES, figures, study_file, study_names
 from heatproof.report.sections import SECTIONS
 
@@ -86,11 +95,17 @@ def test_changes_replace_parts_of_a_spec():
     assert content == read_yaml("quickstart"), "the original is not changed"
 
 
-def test_other_data_keep_the_number_of_samples_and_drop_the_reference():
-    content = read_yaml("picard2024/tradeoff")
-    changed = Changes(data="folder:/images").apply(content)
-    assert changed["data"] == {"name": "folder:/images", "limit": content["data"]["limit"]}
-    assert "reference" not in changed
+def test_other_data_keep_the_number_of_samples_and_of_reference_images():
+    content = read_yaml("picard2024/imagenet/tradeoff")
+    changes = Changes(data="folder:/images")
+    changed = changes.apply(content)
+    assert changed["data"] == {"name": "folder:/images", "limit": 500}
+    assert changed["reference"] == {"limit": 5000}
+    assert changes.note(content) == (
+        "--data folder:/images: of the spec's data, limit 500 stays; its reference becomes 5,000 "
+        "images of folder:/images that are not evaluated (--limit and --set change it)"
+    )
+    assert Changes().note(content) == changes.note(read_yaml("hesse2024/imagenet/sds")) == ""
 
 
 @pytest.mark.parametrize(
@@ -143,6 +158,63 @@ def test_weights_are_found_by_the_name_of_the_model(tmp_path):
     (tmp_path / "vgg11.pth").touch()
     found = find_weights({"cifar10/vgg11": []}, tmp_path)
     assert found == {"cifar10/vgg11": {"weights": str(tmp_path / "vgg11.pth")}}
+
+
+def test_the_authors_fine_tuned_weights_are_found_by_their_names(tmp_path):
+    names = {"torchvision:resnet50": "resnet50", "x-vgg16": "xvgg16", "bagnet33": "bagnet33"}
+    files = {
+        name: tmp_path / f"{stem}_imagenet1000_lr0.001_epochs30_step10_checkpoint_best.pth.tar"
+        for name, stem in names.items()
+    }
+    for file in files.values():
+        file.touch()
+    found = find_weights({n: ["16/zero"] for n in names}, tmp_path, list(names))
+    assert found == {n: {"fine_tuned_weights": {"16/zero": str(files[n])}} for n in names}
+    with pytest.raises(HeatproofError, match="bagnet33: bagnet32-2ddd53ed.pth.tar, from https"):
+        find_weights({"bagnet33": ["16/zero"]}, tmp_path)
+    spec = load_spec("hesse2024/imagenet/idsds", Changes(download=True))
+    assert {m.fine_tuned_weights for m in spec.models} == {"download"}
+    assert {m.weights for m in spec.models} == {None}
+    sds = load_spec("hesse2024/imagenet/sds", Changes(download=True))
+    assert sds.models[0].weights == "download"
+
+
+def test_methods_of_a_model_replace_those_of_the_spec():
+    content = {
+        "models": ["paperbirds/vgg", {"name": "paperbirds/bcos", "methods": "bcos"}],
+        "data": {"name": "paperbirds", "limit": 1},
+        "methods": ["ixg", "gradcam"],
+        "protocols": ["sds"],
+    }
+    tasks = open_spec(make_spec(content), "cpu", measure=False).tasks
+    evaluated = {t.model_name: [r.expression.label for r in t.records] for t in tasks}
+    assert evaluated == {"paperbirds/vgg": ["ixg", "gradcam"], "paperbirds/bcos": ["bcos"]}
+    assumed = assumed_plan(make_spec(content), 1).tasks
+    assert [len(t.records) for t in assumed] == [2, 1]
+    changed = Changes(methods=["saliency"]).apply(content)
+    assert changed["models"][1] == {"name": "paperbirds/bcos"}
+    for wrong in ({"methods": ["bcso"]}, {"methods": []}):
+        with pytest.raises(HeatproofError, match=r"models\.1\.methods"):
+            make_spec({**content, "models": ["paperbirds/vgg", {"name": "bagnet33", **wrong}]})
+
+
+def test_a_reference_is_a_number_of_other_images_or_an_error(tmp_path):
+    for i in range(6):
+        folder = tmp_path / f"class{i % 2:02}"
+        folder.mkdir(exist_ok=True)
+        Image.new("RGB", (64, 64), (40 * i, 90, 60)).save(folder / f"{i}.png")
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 64), torch.nn.Flatten())
+    model = hp.Model(net, size=64, classes=["class00", "class01"])
+    data = load_data(f"folder:{tmp_path}", model, limit=2)
+    assert len(reference_for(data, model, 4).indices) == 4
+    with pytest.warns(UserWarning, match="has 4 images that are not evaluated.* not 5,000"):
+        assert len(reference_for(data, model, 5000).indices) == 4
+    everything = load_data(f"folder:{tmp_path}", model)
+    protocols = parse_protocols(["deletion(baseline=mean, steps=2)"])
+    with pytest.raises(HeatproofError, match="are evaluated"):
+        make_plan([model], [everything], parse_methods(["ixg"]), protocols, references=[5000])
+    with pytest.raises(HeatproofError, match="a reference has a name, or is a number"):
+        make_spec({**read_yaml("quickstart"), "reference": {"split": "train"}})
 
 
 def test_missing_weights_are_named_with_their_source(tmp_path):

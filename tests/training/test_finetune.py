@@ -34,7 +34,7 @@ from heatproof.training.finetune import Epoch, at_least_two, best_epoch
 from heatproof.training.loader import BatchLoader, Deletion, random_crop
 from heatproof.training.losses import loss_function, loss_name
 from heatproof.training.schedule import SCHEDULES, Schedule, resolve_schedule
-from heatproof.training.splits import held_out
+from heatproof.training.splits import held_out, parse_val
 from heatproof.training.validate import Accuracy, validate
 
 CPU = torch.device("cpu")
@@ -275,6 +275,39 @@ def test_a_bcos_network_learns_with_the_papers_schedule(tmp_path):
     assert (recipe["loss"], recipe["lr"]) == ("binary_cross_entropy", 1e-2)
 
 
+def test_all_images_can_be_trained_on_and_then_the_last_epoch_is_kept(tmp_path):
+    result = tuned(tmp_path / "all", val="none", epochs=2, worst_images=4)
+    assert result.best == 2
+    with safe_open(result.weights, "pt") as file:
+        recipe = json.loads(file.metadata()["recipe"])
+    assert (recipe["images"], recipe["val"]) == (48, "none")
+    some = tuned(tmp_path / "some", val=5, epochs=1, worst_images=4)
+    with safe_open(some.weights, "pt") as file:
+        assert json.loads(file.metadata()["recipe"])["images"] == 43
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("0.1", 0.1), ("12", 12), ("none", "none"), ("folder:/x", "folder:/x"), (None, None)],
+)
+def test_validation_data_are_read_as_they_are_written(text, meant):
+    assert parse_val(text) == meant and type(parse_val(text)) is type(meant)
+
+
+def test_mixed_precision_trains_weights_in_float32(tmp_path):
+    plain = tuned(tmp_path / "plain", epochs=2)
+    same = tuned(tmp_path / "float32", epochs=2, precision="float32")
+    mixed = tuned(tmp_path / "mixed", epochs=2, precision="bfloat16")
+    assert plain.weights.read_bytes() == same.weights.read_bytes()  # off on the CPU
+    exact = load_file(plain.weights)
+    rounded = load_file(mixed.weights)
+    assert all(value.dtype == exact[name].dtype for name, value in rounded.items())
+    differences = [float((exact[name] - rounded[name]).abs().max()) for name in exact]
+    assert 0 < max(differences) < 0.1
+    with pytest.raises(HeatproofError, match="precision is bfloat16 there, None here"):
+        tuned(tmp_path / "mixed", epochs=3)
+
+
 def test_a_network_can_ask_for_binary_cross_entropy():
     model = network()
     model.module.loss = "binary_cross_entropy"
@@ -473,6 +506,8 @@ def test_a_folder_without_readable_images_is_refused(folder, tmp_path):
         ({"data": torch.zeros(3)}, r"\(N, channels, H, W\)"),
         ({"data": "paperbirds:test"}, "drawn at 32 to 1024 pixels"),
         ({"val": 1.5}, "between 0 and 1"),
+        ({"val": 48}, "or their number, below 48; got 48"),
+        ({"precision": "half"}, 'unknown precision "half"'),
         ({"augment": True}, "random crops need an image folder"),
         ({"workers": 0}, "workers must be at least 1"),
         ({"data": (torch.rand(4, 3, 16, 16), [1, 1, 1, 1])}, "are of one class"),

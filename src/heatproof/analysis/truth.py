@@ -7,6 +7,7 @@ attribution at random, or introduce attribution for half of the other features.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ LEVELS = tuple(round(0.05 * k, 2) for k in range(10, 21))  # chance level is one
 THRESHOLDS = tuple(k / 10 for k in range(9, 0, -1))
 HALF = 0.5
 Fill = Literal["mean", "draw"]  # a missing feature becomes 0, or another draw of N(0, 1)
+FILLS: tuple[Fill, ...] = ("mean", "draw")
 
 
 class Trials(NamedTuple):
@@ -38,7 +40,12 @@ class Trials(NamedTuple):
 
 
 def trials(
-    count: int = 1000, points: int = 1000, features: int = 200, fill: Fill = "mean", seed: int = 0
+    count: int = 1000,
+    points: int = 1000,
+    features: int = 200,
+    fill: Fill = "mean",
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
 ) -> Trials:
     """Compute completeness and soundness of the truth and of changed maps in random trials.
 
@@ -48,6 +55,7 @@ def trials(
         features: Number of features per point.
         fill: What a missing feature is replaced by.
         seed: Seed of points and trials.
+        progress: Called with 1 after every trial.
 
     Returns:
         Both metrics by kind of map.
@@ -74,6 +82,8 @@ def trials(
             maps = changed[kind]
             completeness[kind].append(_completeness(maps, x, empty, side))
             soundness[kind].append(_soundness(maps, x, empty, side, ties))
+        if progress:
+            progress(1)
     completeness["truth"] *= count
     soundness["truth"] *= count
     return Trials(_stacked(completeness), _stacked(soundness))

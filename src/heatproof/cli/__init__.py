@@ -14,6 +14,7 @@ from heatproof.cli import lists as _lists  # noqa: F401
 from heatproof.cli import report as _report  # noqa: F401
 from heatproof.cli import run as _run  # noqa: F401
 from heatproof.cli import setup as _setup  # noqa: F401
+from heatproof.cli import simulate as _simulate  # noqa: F401
 from heatproof.cli import train as _train  # noqa: F401
 from heatproof.cli.group import keep_memory as keep_memory
 from heatproof.cli.group import main as main

@@ -54,7 +54,18 @@ from heatproof.cli.output import echo
     "--batch-size", type=click.IntRange(min=2), help="Images per step, over all processes."
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Train on the first N images only.")
-@click.option("--val", help="Validation data.  [default: paperbirds:val, or a tenth held out]")
+@click.option(
+    "--val",
+    help="Validation data, a fraction or number of images to hold out, or none to train on all "
+    "and keep the last epoch.  [default: paperbirds:val, or 0.1]",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "float32", "bfloat16"]),
+    default="auto",
+    show_default=True,
+    help="Precision of the training: mixed with bfloat16, by default on GPUs that have it.",
+)
 @click.option(
     "--weights",
     help="Weights to start from: a local .safetensors or .pth file, random, or download (the "
@@ -83,8 +94,8 @@ def finetune(
     Half of the training images lose one patch, as IDSDS requires. The weights
     of the epoch with the best accuracy on the validation images are kept; these
     images are used neither for training nor for evaluating methods. Of equal
-    epochs the last is kept. The same command again resumes a fine-tuning that
-    was interrupted.
+    epochs the last is kept, and with --val none the last of all. The same
+    command again resumes a fine-tuning that was interrupted.
 
     The paper's schedule is 30 epochs of SGD with batch size 256 and learning
     rate 0.001 (B-cos networks: 0.01), divided by 10 every 10 epochs. The loss
@@ -107,11 +118,13 @@ def finetune(
     from heatproof.cli.progress import finetune_progress
     from heatproof.cli.results import print_finetuned
     from heatproof.models.zoo import pick_device
+    from heatproof.training.splits import parse_val
 
     local_device = pick_device(device)
     if local_device == "cuda" and "LOCAL_RANK" in os.environ:
         local_device = f"cuda:{os.environ['LOCAL_RANK']}"
     loaded = load_model(model, weights, local_device)
+    options["val"] = parse_val(options["val"])
     is_main = os.environ.get("RANK", "0") == "0"
     try:
         if not is_main:

@@ -14,6 +14,7 @@ from heatproof.cli.complete import (
     complete_model,
     complete_protocol,
 )
+from heatproof.cli.output import echo
 
 if TYPE_CHECKING:
     from heatproof.plan.spec import Spec
@@ -60,6 +61,11 @@ CHANGE_OPTIONS = [
         "--weights-dir",
         type=click.Path(path_type=Path, file_okay=False),
         help="Directory with the weights of models: resnet50.pth, resnet50-16-zero.pth.",
+    ),
+    click.option(
+        "--download",
+        is_flag=True,
+        help="Download the published weights of models that have none in the spec.",
     ),
 ]
 device_option = click.option(
@@ -135,10 +141,13 @@ def load_changed_spec(spec: str, options: dict[str, Any], weights: bool = True) 
         weights: Whether files of weights are looked up.
     """
     from heatproof.plan.changes import Changes
-    from heatproof.plan.spec import load_spec
+    from heatproof.plan.spec import load_spec, read_yaml
 
     names = [field.name for field in fields(Changes)]
-    changes = Changes(**{name: options.pop(name) for name in names})
+    changes = Changes(**{name: options.pop(name) for name in names if name in options})
     if not weights:
-        changes = replace(changes, weights_dir=None)
-    return load_spec(spec, changes, **options)
+        changes = replace(changes, weights_dir=None, download=False)
+    loaded = load_spec(spec, changes, **options)
+    if options.get("limit") is None and (note := changes.note(read_yaml(spec))):
+        echo(note, err=True)
+    return loaded

@@ -41,8 +41,7 @@ def load_for_run(spec: str, directory: Path, options: dict[str, Any], weights: b
     """Load a spec with its changes; methods that are added join those of the run that is there."""
     from heatproof.runs.store import methods_of_run
 
-    if options["add_methods"] and not options["methods"]:
-        options["methods"] = methods_of_run(directory)
+    options["run_methods"] = methods_of_run(directory) if options["add_methods"] else ()
     return load_changed_spec(spec, options, weights)
 
 
@@ -78,7 +77,8 @@ def run(
 
     The same command again computes only what is missing, so it resumes a run
     that was interrupted. A run can grow: with more methods, protocols, models or
-    samples, only these are computed. The exit code is 3 if a method failed.
+    samples, only these are computed. The exit code is 3 if a method failed
+    or nothing has a score.
 
     At SIGTERM, or after --walltime, what is computed is written, and the command
     ends with code 0 and a line that begins with "unfinished".
@@ -119,6 +119,7 @@ def run(
         with stopped_by_sigterm(walltime):
             with preparation_progress() as trained:
                 plan = open_spec(loaded, device, progress=trained, out=directory)
+            plan.check_applicable()
             result = run_spec(loaded, directory, device, True, plan, add, **engine)
     except Terminated:
         echo(f"unfinished; {resume}", err=True)
@@ -132,7 +133,7 @@ def run(
         keep_freed_memory()
         print_plain(f"\nreport: {result.report()}")
     print_plain(f"run:    {result.store.name}")
-    if print_failures(result):
+    if print_failures(result) or not (result.scores["status"] == "ok").any():
         sys.exit(METHOD_FAILED)
 
 
@@ -235,5 +236,6 @@ def validate(spec: str, device: str, **options: Any) -> None:
 
     with assumed_confidence() as assumed:
         opened = open_spec(load_changed_spec(spec, options), device, train=False, measure=False)
+    opened.check_applicable()
     print_validated(spec, opened)
     print_assumed(assumed)

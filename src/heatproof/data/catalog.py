@@ -304,7 +304,9 @@ def training_split(name: str) -> str:
     return entry.training_split(rest)
 
 
-def default_reference(evaluated: Data, model: Model, seed: int) -> Data:
+def default_reference(
+    evaluated: Data, model: Model, seed: int, most: int = DEFAULT_REFERENCE_IMAGES
+) -> Data:
     """Open the data that serves a data set as its reference.
 
     It is what the data set's hook ``reference`` opens, or the first images of its training split.
@@ -313,20 +315,19 @@ def default_reference(evaluated: Data, model: Model, seed: int) -> Data:
         evaluated: The data set that maps are evaluated on.
         model: The model that the images are fitted to.
         seed: Seed for the sample order.
+        most: How many images are needed; there may be more or fewer.
 
     Raises:
         HeatproofError: If the data set has neither.
     """
     if isinstance(evaluated, SourceData):
-        return evaluated.fitted_to(model).reference(DEFAULT_REFERENCE_IMAGES)
+        return evaluated.fitted_to(model).reference(most)
     kind, _, rest = evaluated.name.partition(":")
     if kind in DATA:
         entry = DATA[kind]
         if entry.reference is not None:
             return entry.reference(evaluated, model, seed)
-        limit = DEFAULT_REFERENCE_IMAGES + len(
-            evaluated.ids
-        )  # enough where the training split is evaluated
+        limit = most + len(evaluated.ids)  # enough where the training split is evaluated
         if entry.training_split is not None:
             return load_data(entry.training_split(rest), model, limit=limit, seed=seed)
         if "train" in entry.splits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -47,15 +48,15 @@ class Reference:
 
 
 def reference_for(
-    evaluated: Data, model: Model, named: Data | None = None, seed: int = 0
+    evaluated: Data, model: Model, named: Data | int | None = None, seed: int = 0
 ) -> Reference:
     """Return the reference images for a data set, none of which is evaluated.
 
     Args:
         evaluated: The data set that maps are evaluated on.
         model: The model that the images are fitted to.
-        named: The reference images that the user names. By default the data set says which to
-            use, such as the training split, or the other images of a folder.
+        named: The reference images that the user names, or their number. By default the data set
+            says which to use, such as the training split, or the other images of a folder.
         seed: Seed for the sample order.
 
     Raises:
@@ -63,10 +64,14 @@ def reference_for(
     """
     if isinstance(evaluated, Grids):
         raise HeatproofError("There are none for grids")
-    data = named or default_reference(evaluated, model, seed)
+    most = named if isinstance(named, int) else DEFAULT_REFERENCE_IMAGES
+    if named is None or isinstance(named, int):
+        data = default_reference(evaluated, model, seed, most)
+    else:
+        data = named
     taken = set(zip(evaluated.ids, evaluated.fingerprints, strict=True))
     rest = [i for i in range(len(data.ids)) if (data.ids[i], data.fingerprints[i]) not in taken]
-    if named and len(rest) < len(data.ids):
+    if data is named and len(rest) < len(data.ids):
         raise HeatproofError(
             f"{len(data.ids) - len(rest)} of the {len(data.ids)} reference images of {data.name} "
             "are evaluated; name images that are not, or leave the reference out"
@@ -76,4 +81,10 @@ def reference_for(
             f"all images of {data.name} are evaluated, and none is left as a reference; lower the "
             "limit or name a reference"
         )
-    return Reference(data, rest if named else rest[:DEFAULT_REFERENCE_IMAGES])
+    if isinstance(named, int) and len(rest) < named:
+        warnings.warn(
+            f"{data.name} has {len(rest):,} images that are not evaluated, so that the reference "
+            f"has these and not {named:,}",
+            stacklevel=2,
+        )
+    return Reference(data, rest if data is named else rest[:most])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -502,3 +502,30 @@ class MeanMapChart(Chart):
             for row in self.rows
             for bin_ in row
         ]
+
+
+def chart_labels(chart: Chart) -> list[str]:
+    """Return what a chart writes beside its marks, lines, rows and columns."""
+    labels: list[str] = []
+    for field in fields(chart):
+        for entry in _entries(getattr(chart, field.name)):
+            if isinstance(entry, tuple) and entry and isinstance(entry[0], str):  # a named row
+                labels.append(entry[0])
+            elif field.name in ("labels", "columns", "groups") and isinstance(entry, str):
+                labels.append(entry)
+            labels += [
+                value
+                for name in ("label", "group", "series", "method", "title")
+                if isinstance(value := getattr(entry, name, None), str) and value
+            ]
+    return list(dict.fromkeys(labels))
+
+
+def _entries(value: object) -> Iterator[object]:
+    """Yield the entries of a sequence, and of sequences in it."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return
+    for entry in value:
+        yield entry
+        if isinstance(entry, list):
+            yield from _entries(entry)

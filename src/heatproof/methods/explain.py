@@ -283,6 +283,7 @@ def _last_block(model: Model) -> str:
     return blocks[-2] if len(blocks) > 1 else "tokens"
 
 
+LEAST_CONTRAST = 0.5  # of a picture, from its darkest to its lightest value
 FAMILIES_ON_TOKENS = frozenset({"gradient", "cam", "yours"})  # they need no (B, C, h, w)
 
 
@@ -354,6 +355,7 @@ def explain(
     x = images.detach().to(model.device, model.dtype)
     if x.ndim != 4 or not len(x) or x.shape[1:] != model.image_shape:
         raise HeatproofError(_wrong_shape(model, images))
+    _warn_of_unnormalized(model, x)
     target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
     rng = Rng(seed, sample_ids(ids, len(x)), model.device)
     check_applicable(expression, model, silhouette is not None)
@@ -376,6 +378,21 @@ def explain(
             f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite"
         )
     return maps
+
+
+def _warn_of_unnormalized(model: Model, x: Tensor) -> None:
+    """Warn of images in [0, 1] where the model takes normalized ones.
+
+    Normalized images have values in [0, 1] alone only if they have very little contrast.
+    """
+    takes_pixels = bool((model.mean == 0).all() and (model.std == 1).all())
+    low, high = x.aminmax()
+    if not takes_pixels and low >= 0 and high <= 1 and high - low > LEAST_CONTRAST:
+        warnings.warn(
+            f"the images look like pictures in [0, 1], but {model.name} takes normalized ones: "
+            "pass model.normalize(images)",
+            stacklevel=4,
+        )
 
 
 def _wrong_shape(model: Model, images: Tensor) -> str:

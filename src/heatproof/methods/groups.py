@@ -106,3 +106,43 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "controls": ("random", "constant", "edges", "center", "object"),
 }
+# What a paper calls the methods of its group, in the same order; Hesse et al. have the marks
+# of its legend (Table 2). Figures of a run of the group have these names.
+PAPER_NAMES: dict[str, tuple[str, ...]] = {
+    "hesse2024": (
+        "● I×G",
+        "● I×G-SG",
+        "● IG",
+        "● IG-U",
+        "● IG-SG",
+        "■ I×G abs.",
+        "■ I×G-SG abs.",
+        "■ IG abs.",
+        "■ IG-U abs.",
+        "■ IG-SG abs.",
+        "■ IG-SG-SQ",
+        "■ Saliency",
+        "RISE",
+        "RISE-U",
+        "◆ Grad-CAM",
+        "◆ Grad-CAM++",
+        "◆ SG-CAM++",
+        "◆ XGrad-CAM",
+        "◆ Layer-CAM",
+        "◆ Rollout",
+        "◆ CheferLRP",
+        "▲ B-cos",
+        "▲ BagNet",
+    ),
+    "li2024": (
+        "GradCAM",
+        "IG",
+        "IG-SG",
+        "IG-SQ",
+        "IG-Var",
+        "DeepSHAP",
+        "IBA",
+        "InputIBA",
+        "ExPerturb",
+    ),
+}

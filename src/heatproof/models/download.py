@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 import warnings
+from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from heatproof.errors import HeatproofError
 from heatproof.files import file_hash
 from heatproof.models.cache_dir import home
-from heatproof.models.hashes import is_intact, known_hash, record_hash
+from heatproof.models.hashes import (
+    hash_file,
+    is_intact,
+    known_hash,
+    record_hash,
+    recorded_hash,
+)
 
 SECONDS_WITHOUT_ANSWER = 20
 
@@ -66,17 +73,19 @@ def cached(source: Source) -> Path | None:
     return None
 
 
-def fetch(source: Source) -> Path:
+def fetch(source: Source, read: Callable[[Path], object] | None = None) -> Path:
     """Download a file into the cache, whole or not at all.
 
     Args:
-        source: The weights to download; a file whose name contains its hash is checked.
+        source: The weights to download. Their SHA-256 is compared with the one in the file's name,
+            or else with that of the first download, which stays on record beside the file.
+        read: Reads the file before it gets into the cache; raises HeatproofError if it cannot.
 
     Returns:
         The path of the file in the cache.
 
     Raises:
-        HeatproofError: If the download fails, or gave another file.
+        HeatproofError: If the download fails, or gave another file or one that cannot be read.
     """
     path = cache_paths(source.file)[0]
     try:
@@ -92,13 +101,15 @@ def fetch(source: Source) -> Path:
                 shutil.copyfileobj(bar.wrap_file(answer, total=size, description=source.file), out)
             if size is not None and part.stat().st_size != size:
                 raise HTTPException(f"it ended after {part.stat().st_size:,} of {size:,} bytes")
-            _check_hash(source, part)
+            _check_hash(source, part, path)
+            if read is not None:
+                _check_content(source, part, read)
             part.replace(path)
         record_hash(path)
     except (OSError, HTTPException) as error:
         raise HeatproofError(
             f"cannot download {source.url}: {getattr(error, 'reason', error)}. "
-            f"Looked for {path}; put the file there, or give its path as weights"
+            f"Looked for {path}; put the file there, or give its path in the spec"
         ) from None
     return path
 
@@ -121,11 +132,25 @@ def _hash_in_name(source: Source) -> str:
     return found[1] if found else ""
 
 
-def _check_hash(source: Source, part: Path) -> None:
-    expected = _hash_in_name(source)
+def _check_hash(source: Source, part: Path, path: Path) -> None:
+    named = _hash_in_name(source)
+    expected = named or recorded_hash(path)
     digest = file_hash(part, length=64)
     if not digest.startswith(expected):
+        cure = "" if named else f"; delete {hash_file(path)} if the file was replaced for a reason"
         raise HeatproofError(
             f"{source.url} gave another file than it should: "
-            f"its SHA-256 begins with {digest[:10]}, not {expected}"
+            f"its SHA-256 begins with {digest[:10]}, not {expected[:10]}{cure}"
         )
+
+
+def _check_content(source: Source, part: Path, read: Callable[[Path], object]) -> None:
+    try:
+        read(part)
+    except HeatproofError as error:
+        reason = str(error).replace(str(part), part.name)
+        raise HeatproofError(
+            f"{source.url} gave a file that is no weights, of {part.stat().st_size:,} bytes: "
+            f"{reason}. Nothing was kept; try again, or get the file by other means and give its "
+            "path in the spec"
+        ) from None

@@ -162,14 +162,14 @@ def _remember(fresh: dict[bytes, tuple[str, str]]) -> None:
 def record_hash(path: Path) -> None:
     """Write the SHA-256 of a file beside it, in the format of ``sha256sum``."""
     with suppress(OSError):
-        atomic_write(_sidecar(path), f"{known_hash(path)}  {path.name}\n".encode())
+        atomic_write(hash_file(path), f"{known_hash(path)}  {path.name}\n".encode())
 
 
 def is_intact(path: Path, expected: str = "") -> bool:
     """Return whether a cached file exists and is as it was written.
 
-    A damaged file is named in a warning and set aside as ``….damaged``. One that has no hash on
-    record gets one.
+    A damaged file is named in a warning and set aside as ``….damaged``; its hash stays on record.
+    One that has no hash on record gets one.
 
     Args:
         path: The file.
@@ -177,7 +177,7 @@ def is_intact(path: Path, expected: str = "") -> bool:
     """
     if not path.is_file():
         return False
-    recorded = expected or _recorded(path)
+    recorded = expected or recorded_hash(path)
     if not recorded:
         record_hash(path)
         return True
@@ -185,7 +185,6 @@ def is_intact(path: Path, expected: str = "") -> bool:
         return True
     aside = path.with_name(f"{path.name}.damaged")
     path.replace(aside)
-    _sidecar(path).unlink(missing_ok=True)
     warnings.warn(
         f"{path} was damaged: its SHA-256 does not begin with {recorded[:16]}; it was set aside as "
         f"{aside.name}",
@@ -194,14 +193,15 @@ def is_intact(path: Path, expected: str = "") -> bool:
     return False
 
 
-def _sidecar(path: Path) -> Path:
+def hash_file(path: Path) -> Path:
+    """Return the file beside a file that has its SHA-256."""
     return path.with_name(f"{path.name}.sha256")
 
 
-def _recorded(path: Path) -> str:
+def recorded_hash(path: Path) -> str:
     """Return the hash that is on record beside a file; empty if there is none."""
     try:
-        text = _sidecar(path).read_text(encoding="ascii", errors="replace")
+        text = hash_file(path).read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
     found = re.match(r"([0-9a-f]{64})  ", text)

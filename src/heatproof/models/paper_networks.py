@@ -114,6 +114,41 @@ def _hesse2021(build: Callable[..., nn.Module], options: Mapping[str, Any], file
     return Network(build=build, options=options, url=url)
 
 
+# The checkpoints that Hesse et al. publish: fine-tuned for 16 patches and the baseline zero.
+FINE_TUNED_FOR = "16/zero"
+FINE_TUNED_ADDRESS = (
+    "https://download.visinf.tu-darmstadt.de/data/2024-neurips-hesse-idsds/models_finetuned/"
+)
+FINE_TUNED_NAMES = {
+    "torchvision:resnet18": "resnet18",
+    "torchvision:resnet50": "resnet50",
+    "torchvision:resnet101": "resnet101",
+    "torchvision:resnet152": "resnet152",
+    "torchvision:wide_resnet50_2": "wide_resnet50_2",
+    "fixup-resnet50": "fixup_resnet50",
+    "x-resnet50": "xresnet50",
+    "torchvision:vgg11": "vgg11",
+    "torchvision:vgg13": "vgg13",
+    "torchvision:vgg16": "vgg16",
+    "torchvision:vgg19": "vgg19",
+    "torchvision:vgg16_bn": "vgg16_bn",
+    "x-vgg16": "xvgg16",
+    "timm:vit_base_patch16_224": "vit_base_patch16_224",
+    "bcos-resnet50": "bcos_resnet50",
+    "bagnet33": "bagnet33",
+}
+
+
+def fine_tuned_url(name: str, fine_tuning: str = FINE_TUNED_FOR) -> str:
+    """Return where the fine-tuned weights of a network are published; empty if they are not."""
+    stem = FINE_TUNED_NAMES.get(name)
+    if stem is None or fine_tuning != FINE_TUNED_FOR:
+        return ""
+    return (
+        f"{FINE_TUNED_ADDRESS}{stem}_imagenet1000_lr0.001_epochs30_step10_checkpoint_best.pth.tar"
+    )
+
+
 TIMM_VIT = Network({}, papers="", resize=248, mean=HALF, std=HALF)
 
 NETWORKS: dict[str, Network] = {

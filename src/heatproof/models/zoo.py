@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -32,7 +32,13 @@ from heatproof.models.nets import (
     fine_tuned_path,
     weights_path,
 )
-from heatproof.models.paper_networks import NETWORKS, OURS
+from heatproof.models.paper_networks import (
+    FINE_TUNED_FOR,
+    FINE_TUNED_NAMES,
+    NETWORKS,
+    OURS,
+    fine_tuned_url,
+)
 from heatproof.models.vision import (
     LIBRARIES,
     RANDOM_WEIGHTS,
@@ -40,7 +46,7 @@ from heatproof.models.vision import (
     library_model,
     library_source,
 )
-from heatproof.models.weights_file import load_weights, metadata
+from heatproof.models.weights_file import load_weights, metadata, read_state
 from heatproof.registry import Registry
 from heatproof.tensor.noise import seeded
 from heatproof.tensor.scores import HeadName
@@ -138,7 +144,7 @@ def load_model(
     weights: str | Path | None = None,
     device: str | None = None,
     *,
-    fine_tuned_weights: Mapping[str, str | Path] | None = None,
+    fine_tuned_weights: Mapping[str, str | Path] | Literal["download"] | None = None,
     fine_tuned: str | None = None,
     backend: str | None = None,
     head: HeadName | None = None,
@@ -156,7 +162,8 @@ def load_model(
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``; by default where the model is.
         fine_tuned_weights: Files of weights that were fine-tuned from these, by the number of
             patches and the baseline: ``{"16/zero": "fine-tuned.safetensors"}``. ``idsds`` uses
-            them.
+            them. ``download`` is for those that Hesse et al. publish, for 16/zero; specs find them
+            in the cache without being told.
         fine_tuned: Return the model with these fine-tuned weights, such as ``16/zero``: embedded
             ones, or one of ``fine_tuned_weights``.
         backend: What computes whole passes without gradients: ``eager``, ``fused`` (convolutions
@@ -184,7 +191,12 @@ def load_model(
         model.fine_tuned_weights = {}
     if head is not None and head != model.head:
         model = model.with_head(head)
+    if fine_tuned_weights == DOWNLOADED_WEIGHTS:
+        fine_tuned_weights = {FINE_TUNED_FOR: DOWNLOADED_WEIGHTS}
+    assert not isinstance(fine_tuned_weights, str)
     for fine_tuning, path in (fine_tuned_weights or {}).items():
+        if path == DOWNLOADED_WEIGHTS:
+            path = _published_fine_tuned(model.name, fine_tuning)
         _check_fine_tuned(model, fine_tuning, Path(path))
         model.fine_tuned_weights[fine_tuning] = Path(path)
     if fine_tuned is not None:
@@ -213,7 +225,7 @@ def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | Non
     if path is not None:
         return path
     if weights == DOWNLOADED_WEIGHTS and source.url:
-        return download.fetch(source)
+        return download.fetch(source, read_state)
     if not source.url:
         raise HeatproofError(
             f"{name} needs weights, and none are published: give a local .safetensors or .pth "
@@ -223,9 +235,36 @@ def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | Non
     raise HeatproofError(
         f"{name} needs weights, and nothing is downloaded unless asked (looked for {searched}): "
         f"give a local .safetensors or .pth file, or in a command --weights-dir with its "
-        f"directory; weights={DOWNLOADED_WEIGHTS} to get {source.url}; or "
-        f"weights={RANDOM_WEIGHTS} for an untrained network"
+        f"directory; weights={DOWNLOADED_WEIGHTS}, in a command --download, to get {source.url}; "
+        f"or weights={RANDOM_WEIGHTS} for an untrained network"
     )
+
+
+def is_published(name: str) -> bool:
+    """Return whether the weights of a model are published, so that they do not come with it."""
+    return find_loader(name).published is not None
+
+
+def cached_fine_tuned(name: str) -> dict[str, str]:
+    """Return the fine-tuned weights of Hesse et al. that were downloaded before, if there are."""
+    path = download.cached(download.Source.at(fine_tuned_url(name)))
+    return {FINE_TUNED_FOR: str(path)} if path else {}
+
+
+def _published_fine_tuned(name: str, fine_tuning: str) -> Path:
+    """Return the file of Hesse et al. with a network's fine-tuned weights, downloaded if need be.
+
+    Raises:
+        HeatproofError: If they publish none for it, or it cannot be downloaded.
+    """
+    source = download.Source.at(fine_tuned_url(name, fine_tuning))
+    if not source.url:
+        raise HeatproofError(
+            f"fine_tuned_weights: {DOWNLOADED_WEIGHTS} is for what Hesse et al. publish, which is "
+            f"{FINE_TUNED_FOR} of {', '.join(FINE_TUNED_NAMES)}; got {fine_tuning} of {name}. Give "
+            "a file, made by heatproof finetune"
+        )
+    return download.cached(source) or download.fetch(source, read_state)
 
 
 def _open(name: str | nn.Module | Model, weights: Weights) -> Model:
@@ -300,6 +339,15 @@ def load_fine_tuned(model: Model, fine_tuning: str) -> Model:
 
 
 def _missing_fine_tuning(model: Model, fine_tuning: str) -> str:
+    if url := fine_tuned_url(model.name, fine_tuning):
+        source = download.Source.at(url)
+        return (
+            f"{model.name} has no weights fine-tuned for {fine_tuning}, and nothing is downloaded "
+            f"unless asked (looked for {download.cache_paths(source.file)[0]}): give a local file "
+            f"in the spec as fine_tuned_weights: {{{fine_tuning}: FILE}}, or in a command "
+            f"--weights-dir with the directory that has {source.file}; or fine_tuned_weights: "
+            f"{DOWNLOADED_WEIGHTS} (in a command --download) to get {url}"
+        )
     patches, _, baseline = fine_tuning.partition("/")
     data = "folder:…"
     options = ""
@@ -325,7 +373,12 @@ def _check_fine_tuned(model: Model, fine_tuning: str, path: Path) -> None:
             f'fine_tuned_weights: "{fine_tuning}" must be the number of patches and the baseline, '
             "such as 16/zero"
         )
-    load_weights(copy.deepcopy(model.module), path, model.name)
+    try:
+        load_weights(copy.deepcopy(model.module), path, model.name)
+    except HeatproofError as error:
+        url = fine_tuned_url(model.name, fine_tuning)
+        hint = f". Those of Hesse et al. for {model.name} are at {url}" if url else ""
+        raise HeatproofError(f"fine_tuned_weights: {path}: {error}{hint}") from None
     stated = metadata(path).get("fine_tuned", fine_tuning)
     if stated != fine_tuning:
         raise HeatproofError(

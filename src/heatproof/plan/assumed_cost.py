@@ -103,6 +103,7 @@ def assumed_plan(spec: Spec, samples: int) -> Plan:
             protocols,
             seed=spec.seed,
             batch_size=spec.batch_size,
+            methods_of=[spec.expressions(entry) for entry in spec.models],
             references=[_reference(spec, model) for model in models],
             refusal=refusal,
         )
@@ -134,4 +135,5 @@ def _data(data: DataSpec, samples: int, model: Model) -> AssumedData:
 def _reference(spec: Spec, model: Model) -> AssumedData:
     if spec.reference is None:
         return AssumedData("reference", DEFAULT_REFERENCE_IMAGES, model.n_classes)
-    return _data(spec.reference, spec.reference.limit or DEFAULT_REFERENCE_IMAGES, model)
+    count = spec.reference.limit or DEFAULT_REFERENCE_IMAGES
+    return AssumedData(spec.reference.name or "reference", count, model.n_classes)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heatproof.data.catalog import DEFAULT_REFERENCE_IMAGES
 from heatproof.errors import HeatproofError
 from heatproof.expressions import parse_call
 from heatproof.models import download
 from heatproof.models.nets import slug
+from heatproof.models.paper_networks import fine_tuned_url
 from heatproof.models.zoo import find_loader
 from heatproof.plan.yaml_reader import parse_yaml
 from heatproof.text import clip, show
 
+KEPT_WITH_OTHER_DATA = ("limit", "per_class")
 WEIGHT_SUFFIXES = (".safetensors", ".pth", ".pt", ".pth.tar")
 CIFAR = ("cifar10/", "cifar100/")  # networks whose weights neither ship nor are published
-FINE_TUNED_SOURCE = "https://github.com/visinf/idsds"
 
 
 @dataclass(frozen=True)
@@ -28,21 +30,26 @@ class Changes:
     Attributes:
         models: Names of models, in place of all models of the spec.
         data: The name of a data set, in place of the spec's; its limit and its number of samples
-            per class stay, while a split and a reference, which belong to the other data, do not.
-        methods: Method expressions, in place of all.
-        add_methods: Method expressions, beside those of the spec, or of the run that there is.
+            per class stay, while a split, which belongs to the other data, does not. A reference
+            keeps its limit: as many of the new data's images that are not evaluated.
+        methods: Method expressions, in place of all, also of those of single models.
+        add_methods: Method expressions, beside those of the spec, also of those of single models.
+        run_methods: The methods of the run that is there, which added ones join.
         protocols: Protocols, in place of all.
         settings: Single keys, such as ``data.limit=100`` or ``protocols.0.grids=50``.
         weights_dir: The directory with the weights of models that have none in the spec.
+        download: Whether models that have none get the published weights, which are downloaded.
     """
 
     models: Sequence[str] = ()
     data: str | None = None
     methods: Sequence[str] = ()
     add_methods: Sequence[str] = ()
+    run_methods: Sequence[Any] = ()
     protocols: Sequence[str] = ()
     settings: Sequence[str] = ()
     weights_dir: Path | None = None
+    download: bool = False
 
     def apply(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Return the changed content of a spec, as it would be written in YAML.
@@ -55,18 +62,62 @@ class Changes:
             if named := list(getattr(self, key)):
                 changed[key] = named
         if self.add_methods:
-            methods = changed.get("methods", [])
-            listed = [methods] if isinstance(methods, str | dict) else list(methods)
-            changed["methods"] = [*listed, *(m for m in self.add_methods if m not in listed)]
+            methods = self.methods or self.run_methods or changed.get("methods", [])
+            changed["methods"] = _joined(methods, self.add_methods)
         if self.data is not None:
             data = changed.get("data")
             data = data if isinstance(data, dict) else {}
-            kept = {k: v for k, v in data.items() if k in ("limit", "per_class")}
+            kept = {k: v for k, v in data.items() if k in KEPT_WITH_OTHER_DATA}
             changed["data"] = {**kept, "name": self.data}
-            changed.pop("reference", None)
+            reference = changed.pop("reference", None)
+            if reference is not None:
+                limit = reference.get("limit") if isinstance(reference, dict) else None
+                changed["reference"] = {"limit": limit or DEFAULT_REFERENCE_IMAGES}
+        models = changed.get("models")
+        if self.methods and isinstance(models, list):
+            changed["models"] = [_without_methods(entry) for entry in models]
+        elif self.add_methods and isinstance(models, list):
+            changed["models"] = [_with_methods(entry, self.add_methods) for entry in models]
         for setting in self.settings:
             changed = _changed(changed, setting)
         return changed
+
+    def note(self, content: Mapping[str, Any]) -> str:
+        """Return what other data take from a spec, in one line; empty if they take nothing.
+
+        Args:
+            content: The content of the spec before it is changed.
+        """
+        if self.data is None:
+            return ""
+        changed = self.apply(content)
+        data = changed["data"]
+        parts = [f"{k} {data[k]:,}" for k in KEPT_WITH_OTHER_DATA if isinstance(data.get(k), int)]
+        note = f"of the spec's data, {' and '.join(parts)} stays" if parts else ""
+        if "reference" in changed:
+            images = changed["reference"].get("limit")
+            reference = f"its reference becomes {images:,} images of {clip(self.data)}"
+            note = f"{note}; {reference} that are not evaluated" if note else reference
+        return f"--data {clip(self.data)}: {note} (--limit and --set change it)" if note else ""
+
+
+def _joined(methods: Any, more: Sequence[str]) -> list[Any]:
+    """Return methods of a spec, one or a list, and those of some others that are not among them."""
+    listed = [methods] if isinstance(methods, str | dict) else list(methods)
+    return [*listed, *(method for method in more if method not in listed)]
+
+
+def _with_methods(entry: Any, more: Sequence[str]) -> Any:
+    """Return a model of a spec whose own methods, if it has any, are joined by others."""
+    if not isinstance(entry, dict) or "methods" not in entry:
+        return entry
+    return {**entry, "methods": _joined(entry["methods"], more)}
+
+
+def _without_methods(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    return {key: value for key, value in entry.items() if key != "methods"}
 
 
 def _changed(content: dict[str, Any], setting: str) -> dict[str, Any]:
@@ -106,16 +157,21 @@ def _replaced(content: Any, keys: Sequence[str], value: Any, setting: str) -> An
     return {**content, key: _replaced(content.get(key), rest, value, setting)}
 
 
-def find_weights(names: Mapping[str, Sequence[str]], directory: Path) -> dict[str, dict[str, Any]]:
+def find_weights(
+    names: Mapping[str, Sequence[str]],
+    directory: Path,
+    only_fine_tuned: Collection[str | None] = (),
+) -> dict[str, dict[str, Any]]:
     """Find the files with the weights of models, by their names.
 
     The weights of ``torchvision:resnet50`` are in ``resnet50.pth`` (or ``.safetensors``, ``.pt``,
     ``.pth.tar``) or in the file as it is published, and those that were fine-tuned for 16 patches
-    and the baseline ``zero`` in ``resnet50-16-zero.pth``.
+    and the baseline ``zero`` in ``resnet50-16-zero.pth`` or in the file of Hesse et al.
 
     Args:
         names: Names of models, and what they need fine-tuned weights for, such as ``16/zero``.
         directory: Where the files are.
+        only_fine_tuned: Models whose weights before fine-tuning are not used and may be missing.
 
     Returns:
         For each model the keys ``weights`` and ``fine_tuned_weights`` of its entry in a spec.
@@ -135,12 +191,13 @@ def find_weights(names: Mapping[str, Sequence[str]], directory: Path) -> dict[st
         short = re.split("[:/]", name)[-1]
         source = published(name) if published else download.Source("", "")
         file = _first_file(directory, short, source.file)
-        if file is None:
+        if file is None and not (fine_tunings and name in only_fine_tuned):
             missing.append(_missing_weights(name, short, source))
-        entry: dict[str, Any] = {"weights": str(file)}
+        entry: dict[str, Any] = {"weights": str(file)} if file else {}
         for fine_tuning in fine_tunings:
             stem = f"{short}-{slug(fine_tuning)}"
-            fine_tuned = _first_file(directory, stem, _authors_file(short, fine_tuning))
+            published_file = download.Source.at(fine_tuned_url(name, fine_tuning)).file
+            fine_tuned = _first_file(directory, stem, published_file)
             if fine_tuned is None:
                 missing.append(_missing_fine_tuned(name, stem, fine_tuning))
             entry.setdefault("fine_tuned_weights", {})[fine_tuning] = str(fine_tuned)
@@ -156,12 +213,6 @@ def _first_file(directory: Path, stem: str, published: str = "") -> Path | None:
     return next((directory / name for name in names if (directory / name).is_file()), None)
 
 
-def _authors_file(short: str, fine_tuning: str) -> str:
-    """Return how Hesse et al. call weights that they fine-tuned with their default settings."""
-    name = short.replace("-", "_")
-    return f"{name}_imagenet1000_checkpoint_best.pth.tar" if fine_tuning == "16/zero" else ""
-
-
 def _missing_weights(name: str, short: str, source: download.Source) -> str:
     if not source.url:
         return f"{name}: {short}.pth or {short}.safetensors"
@@ -170,8 +221,9 @@ def _missing_weights(name: str, short: str, source: download.Source) -> str:
 
 def _missing_fine_tuned(name: str, stem: str, fine_tuning: str) -> str:
     patches, _, baseline = fine_tuning.partition("/")
+    url = fine_tuned_url(name, fine_tuning)
+    published = f"{download.Source.at(url).file}, from {url}, or " if url else ""
     return (
-        f"{name} fine-tuned for {fine_tuning}: {stem}.pth, from {FINE_TUNED_SOURCE}, or made by "
-        f"heatproof finetune {name} folder:… -o fine-tuned --patches {patches} "
-        f"--baseline '{baseline}'"
+        f"{name} fine-tuned for {fine_tuning}: {published}{stem}.pth, made by heatproof finetune "
+        f"{name} folder:… -o fine-tuned --patches {patches} --baseline '{baseline}'"
     )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from heatproof.baselines import Baseline
 from heatproof.data.base import Data, PartData, code_of
+from heatproof.data.grids import Grids
 from heatproof.data.reference import Reference, reference_for
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.files import content_hash
@@ -41,7 +42,8 @@ def make_plan(
     seed: int = 0,
     batch_size: int = 64,
     keep_maps: int | Literal["all"] = 64,
-    references: Sequence[Data | None] | None = None,
+    methods_of: Sequence[Sequence[Expression]] | None = None,
+    references: Sequence[Data | int | None] | None = None,
     refusal: Refusal | None = None,
     choose: Choose | None = None,
 ) -> Plan:
@@ -55,8 +57,9 @@ def make_plan(
         seed: Seed for all noise.
         batch_size: Images in one pass.
         keep_maps: For how many samples of each model images and maps are stored, or ``all``.
-        references: For each model, images that are not evaluated, for what is prepared beforehand;
-            None, or None for a model, chooses them by the data.
+        methods_of: The methods of each model, if they differ.
+        references: For each model, images that are not evaluated, for what is prepared beforehand,
+            or their number; None, or None for a model, chooses them by the data.
         refusal: Says why a method is not defined for a model, given whether the data has
             silhouettes; empty if it is. By default every method is tried.
         choose: Chooses the backend of models that have ``auto``; by default it is eager.
@@ -88,9 +91,12 @@ def make_plan(
     with_backend = _Backends(choose or _eager, batch_size)
     why_not = refusal or cache(method_refusal)
     references = references or [None] * len(models)
-    for (model, samples), reference_data in zip(pairs, references, strict=True):
+    methods_of = methods_of or [expressions] * len(models)
+    for (model, samples), reference_data, methods in zip(
+        pairs, references, methods_of, strict=True
+    ):
         refused = {p.canonical: refusals[model.name, p.canonical] for p in protocols}
-        at_layers = expand_layers(expressions, model)
+        at_layers = expand_layers(methods, model)
         model_tasks: list[Task] = []
         fingerprints: dict[int, str] = {}
         for view, evaluating in _views(model, samples, protocols, refused, accepted):
@@ -301,18 +307,24 @@ def _lacking(data: Data) -> dict[str, str]:
 
 def _reference(
     view: View,
-    data: Data | None,
+    data: Data | int | None,
     seed: int,
     expressions: Sequence[Expression],
     protocols: Sequence[Protocol],
 ) -> Reference | str:
-    """Return the reference images if anything needs them, or why there are none."""
+    """Return the reference images if anything needs them, or why there are none.
+
+    Raises:
+        HeatproofError: If images are named that cannot serve, such as those that are evaluated.
+    """
     needed = any(e.needs_reference for e in expressions)
     if not needed and not any(p.needs_reference for p in protocols):
         return ""
     try:
         return reference_for(view.data, view.model, data, seed)
     except HeatproofError as error:
+        if data is not None and not isinstance(view.data, Grids):
+            raise
         return f"it needs reference images. {error}"
 
 

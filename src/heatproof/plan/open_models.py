@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from heatproof.data.altered import ALTERATIONS
@@ -12,7 +13,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models import nets
 from heatproof.models.model import Model
 from heatproof.models.vision import RANDOM_WEIGHTS
-from heatproof.models.zoo import load_fine_tuned, load_model
+from heatproof.models.zoo import cached_fine_tuned, is_published, load_fine_tuned, load_model
 from heatproof.plan.spec import PLAIN, RETRAINING_KEYS, ModelSpec, Spec
 from heatproof.training import cache
 from heatproof.training.cache import FineTuning
@@ -46,11 +47,15 @@ def open_model(
         HeatproofError: If there is no such model, or it cannot be trained on this data.
     """
     if entry.name is not None:
+        weights = entry.weights
+        fine_tuned_weights = entry.fine_tuned_weights or cached_fine_tuned(entry.name)
+        if weights is None and is_published(entry.name) and spec.uses_only_fine_tuned(entry):
+            weights = RANDOM_WEIGHTS  # nothing evaluates them
         model = load_model(
             entry.name,
-            entry.weights,
+            weights,
             device,
-            fine_tuned_weights=entry.fine_tuned_weights,
+            fine_tuned_weights=fine_tuned_weights,
             fine_tuned=None if entry.fine_tuning else entry.fine_tuned,
             head=entry.head,
         )
@@ -115,9 +120,11 @@ def _with_fine_tuned(
 ) -> Model:
     """Return an embedded model with the fine-tuned weights that the spec asks for."""
     model.name += _fine_tuning_suffix(entry)
-    weights = _base_weights(entry, spec)
     model.fine_tuned_weights = {}
-    for fine_tuning in _fine_tunings(entry, spec):
+    fine_tunings = _fine_tunings(entry, spec)
+    weights = _base_weights(entry, spec) if fine_tunings else None
+    for fine_tuning in fine_tunings:
+        assert weights is not None
         if train:
             data = _fine_tuning_data(entry, spec)
             path = cache.fine_tuned(model, weights, fine_tuning, data, progress)
@@ -147,9 +154,7 @@ def _fine_tuning_data(entry: ModelSpec, spec: Spec) -> Data | str:
 def _retraining(entry: ModelSpec, spec: Spec) -> tuple[RetrainRecipe, Data]:
     """Return the recipe and its data: the training split of the data that is evaluated."""
     assert entry.train is not None and entry.trained_on is not None
-    settings = {key: getattr(entry, key) for key in RETRAINING_KEYS}
-    changes = {name: value for name, value in settings.items() if value is not None}
-    recipe = RetrainRecipe(entry.train, **changes)
+    recipe = _recipe(entry)
     evaluated = spec.data.altered(entry.trained_on).name
     name = training_split(evaluated)
     if name == evaluated or spec.data.split == "train":
@@ -157,7 +162,21 @@ def _retraining(entry: ModelSpec, spec: Spec) -> tuple[RetrainRecipe, Data]:
             f"{entry.train} is trained on {name}, so it cannot be evaluated on it; evaluate it on "
             "another split"
         )
-    return recipe, load_data(name, load_model(entry.train, RANDOM_WEIGHTS), limit=recipe.images)
+    return recipe, load_data(name, _untrained(entry.train), limit=recipe.images)
+
+
+@lru_cache(maxsize=1)
+def _untrained(name: str) -> Model:
+    """Return a network that the images of a training are fitted to."""
+    return load_model(name, RANDOM_WEIGHTS)
+
+
+def _recipe(entry: ModelSpec) -> RetrainRecipe:
+    """Return how a model is trained on altered images."""
+    assert entry.train is not None
+    settings = {key: getattr(entry, key) for key in RETRAINING_KEYS}
+    changes = {name: value for name, value in settings.items() if value is not None}
+    return RetrainRecipe(entry.train, **changes)
 
 
 def _fine_tunings(entry: ModelSpec, spec: Spec) -> list[FineTuning]:
@@ -168,7 +187,7 @@ def _fine_tunings(entry: ModelSpec, spec: Spec) -> list[FineTuning]:
     if "images" in settings:
         settings["limit"] = settings.pop("images")
     if entry.trained_on is not None:
-        settings.setdefault("limit", _retraining(entry, spec)[0].images)
+        settings.setdefault("limit", _recipe(entry).images)
     return [FineTuning(name, seed, settings) for name in dict.fromkeys(named) if name]
 
 

@@ -12,7 +12,7 @@ from heatproof.models.model import Model
 from heatproof.plan.backend_choice import choices_of, choose
 from heatproof.plan.make_plan import make_plan
 from heatproof.plan.open_models import TrainingProgress, open_model
-from heatproof.plan.spec import DataSpec, Spec
+from heatproof.plan.spec import ReferenceSpec, Spec
 from heatproof.plan.tasks import Plan
 
 
@@ -45,9 +45,9 @@ def open_spec(
     protocols = spec.parsed_protocols()
     models = [open_model(entry, spec, device, train, progress) for entry in spec.models]
 
-    def load(data: DataSpec, model: Model) -> Data:
+    def load(data: ReferenceSpec, model: Model) -> Data:
         return load_data(
-            data.name,
+            str(data.name),
             model,
             split=data.split,
             limit=data.limit,
@@ -60,8 +60,10 @@ def open_spec(
             load(spec.data.altered(entry.alteration), model)
             for entry, model in zip(spec.models, models, strict=True)
         ]
-        references = None
-        if spec.reference:
+        references: list[Data | int | None] | None = None
+        if spec.reference and spec.reference.name is None:
+            references = [spec.reference.limit] * len(models)
+        elif spec.reference:
             references = [load(spec.reference, model) for model in models]
         return make_plan(
             models,
@@ -71,6 +73,7 @@ def open_spec(
             seed=spec.seed,
             batch_size=spec.batch_size,
             keep_maps=spec.keep_maps,
+            methods_of=[spec.expressions(entry) for entry in spec.models],
             references=references,
             choose=partial(choose, begun=choices_of(out), measure=measure, progress=progress),
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -21,6 +21,8 @@ from heatproof.expressions import parse_call
 from heatproof.methods import Expression, parse_methods
 from heatproof.models.backends import BackendName
 from heatproof.models.nets import SHIPPED, net_named
+from heatproof.models.paper_networks import fine_tuned_url
+from heatproof.models.zoo import DOWNLOADED_WEIGHTS, find_loader
 from heatproof.plan.changes import Changes, find_weights
 from heatproof.plan.studies import study_file
 from heatproof.plan.yaml_reader import check_content, parse_yaml, read_text
@@ -119,9 +121,10 @@ class ModelSpec(_Strict):
         default=None, gt=0, description="maximum norm of the gradient; .inf for no limit"
     )
     optimizer: OptimizerName | None = Field(default=None, description="adamw, adam or sgd")
-    fine_tuned_weights: dict[str, str] | None = Field(
+    fine_tuned_weights: dict[str, str] | Literal["download"] | None = Field(
         default=None,
-        description="files fine-tuned from these weights: {16/zero: fine-tuned.safetensors}",
+        description="files fine-tuned from these weights: {16/zero: fine-tuned.safetensors}; or "
+        "download, for those that Hesse et al. publish",
     )
     fine_tuned: str | None = Field(
         default=None,
@@ -131,6 +134,11 @@ class ModelSpec(_Strict):
         default=None,
         description="fine-tune an embedded model with other settings than those of the shipped "
         "weights: {lr: 0.01}, {seed: [1, 2]}",
+    )
+    methods: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="methods of this model, in place of those of the spec: [bcos, random]",
     )
     alias: str | None = Field(
         default=None,
@@ -143,6 +151,20 @@ class ModelSpec(_Strict):
     def alteration(self) -> str:
         """How the images that it is evaluated on are altered."""
         return self.evaluated_on or self.trained_on or PLAIN
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _expand_methods(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("methods", mode="after")
+    @classmethod
+    def _methods_exist(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        try:
+            parse_methods(value or ())
+        except HeatproofError as error:
+            raise ValueError(str(error)) from None
+        return value
 
     @field_validator("name", "train", "alias")
     @classmethod
@@ -205,15 +227,34 @@ class ModelSpec(_Strict):
             raise ValueError(str(error)) from None
 
 
-class DataSpec(_Strict):
-    """A data set by its name."""
+class ReferenceSpec(_Strict):
+    """Images that are not evaluated, by the name of their data set."""
 
-    name: str = Field(description="a data set, such as paperbirds or folder:/images")
+    name: str | None = Field(
+        default=None,
+        description="a data set; by default the training split of the evaluated data, or the "
+        "images of their folder that are not evaluated",
+    )
     split: str | None = Field(default=None, description="such as test, if the data set has splits")
     limit: int | None = Field(default=None, ge=1, description="number of samples")
     per_class: int | None = Field(
         default=None, ge=1, description="number of samples of every class; by default all"
     )
+
+    @model_validator(mode="after")
+    def _names_images(self) -> ReferenceSpec:
+        if self.name is None and (self.limit is None or self.split or self.per_class):
+            raise ValueError(
+                "a reference has a name, or is a number of images that are not evaluated: "
+                "{name: folder:images/train, limit: 5000}, {limit: 5000}"
+            )
+        return self
+
+
+class DataSpec(ReferenceSpec):
+    """A data set by its name."""
+
+    name: str = Field(description="a data set, such as paperbirds or folder:/images")
 
     def altered(self, alteration: str) -> DataSpec:
         """Return the same data with its images altered."""
@@ -230,7 +271,7 @@ class Spec(_Strict):
     seed: int = Field(default=0, ge=0, description="seed for all noise and for the sample order")
     models: tuple[ModelSpec, ...] = Field(min_length=1)
     data: DataSpec
-    reference: DataSpec | None = Field(
+    reference: ReferenceSpec | None = Field(
         default=None, description="images that are not evaluated, for what is prepared beforehand"
     )
     methods: tuple[str, ...] = Field(min_length=1)
@@ -270,9 +311,16 @@ class Spec(_Strict):
     def _expand_data(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
-    def expressions(self) -> list[Expression]:
-        """Return the methods."""
-        return parse_methods(list(self.methods))
+    def expressions(self, model: ModelSpec | None = None) -> list[Expression]:
+        """Return the methods, or those of a model."""
+        own = model.methods if model else None
+        return parse_methods(list(own or self.methods))
+
+    def uses_only_fine_tuned(self, model: ModelSpec) -> bool:
+        """Return whether only fine-tuned weights of a model are evaluated."""
+        if model.fine_tuned is not None:
+            return True
+        return all(protocol.fine_tuning for protocol in self.parsed_protocols())
 
     def parsed_protocols(self) -> list[Protocol]:
         """Return the protocols, one per combination of settings."""
@@ -418,24 +466,52 @@ def load_spec(source: str | Path, changes: Changes | None = None, **keys: Any) -
     if changes is None:
         return make_spec(content, str(source), **keys)
     spec = make_spec(changes.apply(content), str(source), **keys)
-    if changes.weights_dir is None:
-        return spec
+    if changes.weights_dir is not None:
+        spec = _with_weights(spec, changes.weights_dir)
+    if changes.download:
+        models = [_downloading(m, spec.uses_only_fine_tuned(m)) for m in spec.models]
+        spec = spec.model_copy(update={"models": tuple(models)})
+    return spec
+
+
+def _with_weights(spec: Spec, directory: Path) -> Spec:
+    """Return a spec whose models have the weights of a directory, unless the spec names others."""
     fine_tunings = dict.fromkeys(p.fine_tuning for p in spec.parsed_protocols() if p.fine_tuning)
     wanted = {
         m.name: [f for f in fine_tunings if f not in (m.fine_tuned_weights or {})]
         for m in spec.models
-        if m.name is not None and m.weights is None
+        if _takes_weights(m) and m.name is not None
     }
-    found = find_weights(wanted, changes.weights_dir)
+    optional = [m.name for m in spec.models if spec.uses_only_fine_tuned(m)]
+    found = find_weights(wanted, directory, optional)
     models = []
     for model in spec.models:
         given = found.get(model.name or "", {})
-        if model.weights is None and given:
-            fine_tuned = {**given.get("fine_tuned_weights", {}), **(model.fine_tuned_weights or {})}
+        if _takes_weights(model) and given:
+            named = cast("dict[str, str] | None", model.fine_tuned_weights)
+            fine_tuned = {**given.get("fine_tuned_weights", {}), **(named or {})}
             given = {**given, "fine_tuned_weights": fine_tuned or None}
             model = model.model_copy(update=given)
         models.append(model)
     return spec.model_copy(update={"models": tuple(models)})
+
+
+def _takes_weights(model: ModelSpec) -> bool:
+    """Return whether the files of a model's weights are still to be found."""
+    is_named = model.name is not None and model.weights is None
+    return is_named and model.fine_tuned_weights != DOWNLOADED_WEIGHTS
+
+
+def _downloading(model: ModelSpec, only_fine_tuned: bool) -> ModelSpec:
+    """Return a model that downloads what is published of it, unless the spec names weights."""
+    if model.name is None or find_loader(model.name).published is None:
+        return model
+    changed: dict[str, Any] = {}
+    if fine_tuned_url(model.name) and not model.fine_tuned_weights:
+        changed["fine_tuned_weights"] = DOWNLOADED_WEIGHTS
+    if model.weights is None and not only_fine_tuned:
+        changed["weights"] = DOWNLOADED_WEIGHTS
+    return model.model_copy(update=changed)
 
 
 def read_yaml(source: str | Path) -> dict[str, Any]:
@@ -550,7 +626,7 @@ def _unknown_key(path: Sequence[str], key: str) -> str:
     parents: dict[str, type[BaseModel]] = {
         "models": ModelSpec,
         "data": DataSpec,
-        "reference": DataSpec,
+        "reference": ReferenceSpec,
     }
     parent = parents.get(path[0] if path else "", Spec)
     keys = [field.alias or name for name, field in parent.model_fields.items()]

@@ -9,6 +9,7 @@ from heatproof.data.base import Data
 from heatproof.data.catalog import Batch, load_batch
 from heatproof.data.grids import Grids
 from heatproof.data.reference import Reference
+from heatproof.errors import NotApplicable, join_limited
 from heatproof.methods import Expression
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol, ViewKey
@@ -158,6 +159,17 @@ class Plan:
     seed: int
     batch_size: int
     keep_maps: int
+
+    def check_applicable(self) -> None:
+        """Check that there is something to evaluate.
+
+        Raises:
+            NotApplicable: If no method and protocol go with a model and its data; the message says
+                why.
+        """
+        reasons = {e.not_applicable for task in self.tasks for e in task.records.evaluations}
+        if "" not in reasons:
+            raise NotApplicable(f"there is nothing to evaluate: {join_limited(sorted(reasons))}")
 
     def rows_per_pass(self, task: Task) -> int:
         """Return the samples in one pass of a task: a grid of 2×2 images counts as four images.

@@ -17,6 +17,7 @@ import heatproof
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures import svg
 from heatproof.figures.palette import FAMILIES, family_class
+from heatproof.figures.paper_names import paper_names
 from heatproof.report.deferred import defer
 from heatproof.report.sections import SECTIONS, Section, ordered_sections
 from heatproof.report.site import SingleFile, Site
@@ -71,6 +72,7 @@ def collect_pages(run: RunStatistics, site: Site) -> list[Page]:
         site: The site, which figures and pictures are written to.
     """
     pages: dict[str, Page] = {}
+    site.names = paper_names(run.provenance.spec)
     for section in ordered_sections():
         content = section.content(run, site)
         if content is not None:

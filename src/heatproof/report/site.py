@@ -13,6 +13,7 @@ from markupsafe import Markup
 from heatproof.errors import HeatproofError
 from heatproof.figures import svg
 from heatproof.figures.charts import Chart
+from heatproof.figures.numbers import NO_NAMES
 from heatproof.text import printable, without_formulas
 
 PICTURE_BYTES = 20_000_000  # of the explorer, so that a report stays below 30 MB
@@ -52,6 +53,7 @@ class Site:
 
     def __init__(self, root: Path):
         self.root = root
+        self.names = NO_NAMES  # what figures write in place of labels of methods
         self._figures = 0
         self._pictures: dict[bytes, str] = {}
 
@@ -86,7 +88,7 @@ class Site:
         self._figures += 1
         name = f"figures/figure-{self._figures:02d}"
         data = ""
-        drawn = chart if isinstance(chart, Markup) else svg.draw(chart)
+        drawn = chart if isinstance(chart, Markup) else svg.draw(chart, self.names)
         if isinstance(chart, Chart) and chart.table:
             numbers = without_formulas(pd.DataFrame(chart.table))
             data = self.write(f"{name}.csv", numbers.to_csv(index=False))

@@ -36,6 +36,7 @@ from heatproof.figures.matplotlib.panels import (
 )
 from heatproof.figures.matplotlib.renderers import draw
 from heatproof.figures.numbers import shortened
+from heatproof.figures.paper_names import paper_names
 from heatproof.figures.pictures import PERCENTILE, is_signed, resized
 from heatproof.figures.relations import cost_charts, layer_charts, published_charts, variance_charts
 from heatproof.report.sections.base import SECTIONS
@@ -211,6 +212,7 @@ class Plots:
     def __init__(self, result: RunStatistics):
         figure_class()
         self._result = result
+        self._names = paper_names(result.provenance.spec)
         self._charts: dict[str, list[Chart]] = {}
 
     def __getattr__(self, name: str) -> Callable[..., Figure]:
@@ -252,7 +254,7 @@ class Plots:
             HeatproofError: If the run does not have the figure, a name is unknown, or there are
                 too many panels.
         """
-        return draw(self.charts(figure, model, protocol), ax)
+        return draw(self.charts(figure, model, protocol), ax, self._names)
 
     def curves(
         self,
@@ -279,7 +281,7 @@ class Plots:
             for chart in self.charts("curves", model, protocol)
             if isinstance(chart, CurveChart)
         ]
-        return draw([chart for chart in charts if chart.lines], ax)
+        return draw([chart for chart in charts if chart.lines], ax, self._names)
 
     def maps(
         self,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from safetensors.torch import load_file
@@ -22,7 +22,7 @@ import heatproof
 from heatproof.baselines import Baseline
 from heatproof.data.base import Data
 from heatproof.data.folder import ImageFolder
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, unknown
 from heatproof.files import TEMP_PREFIX, content_hash
 from heatproof.models.heads import as_logits
 from heatproof.models.model import Model
@@ -41,8 +41,10 @@ from heatproof.training.loader import BatchLoader, Deletion
 from heatproof.training.losses import loss_function, loss_name
 from heatproof.training.probes import Probes
 from heatproof.training.schedule import Schedule, resolve_schedule
-from heatproof.training.splits import open_training_data, split
+from heatproof.training.splits import NO_VALIDATION, open_training_data, split
 from heatproof.training.validate import validate
+
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class Step(NamedTuple):
@@ -117,7 +119,7 @@ def finetune(
     data: Data | str | tuple[Tensor, Sequence[int] | Tensor],
     *,
     out: str | Path,
-    val: Data | str | tuple[Tensor, Sequence[int] | Tensor] | float | None = None,
+    val: Data | str | tuple[Tensor, Sequence[int] | Tensor] | float | int | None = None,
     patches: int = 16,
     baseline: str = "zero",
     schedule: str | Schedule = "paper",
@@ -133,6 +135,7 @@ def finetune(
     seed: int = 0,
     workers: int = 2,
     worst_images: int = 512,
+    precision: Precision = "auto",
     progress: Callable[[Step], None] | None = None,
 ) -> FineTuned:
     """Fine-tune a copy of a model on images of which half have one patch replaced by a baseline.
@@ -149,8 +152,10 @@ def finetune(
         out: Directory for ``fine-tuned.safetensors``, the epoch with the best clean accuracy on
             ``val``, and for what is needed to resume. Of equal epochs the last is kept: if the
             accuracy is 100 % throughout, that is the last epoch.
-        val: Validation images, like ``data``, or the fraction of ``data`` to hold out. By default
-            paperbirds:val for paperbirds:train, and a tenth of the images otherwise.
+        val: Validation images, like ``data``, or the fraction or number of images of ``data`` to
+            hold out. By default paperbirds:val for paperbirds:train, and a tenth of the images
+            otherwise. ``none`` trains on all images, as the paper does: accuracies are then those
+            of a tenth of the training images, and the last epoch is kept.
         patches: Number of patches P of the √P×√P grid.
         baseline: What a deleted patch is replaced by.
         schedule: ``paper`` (30 epochs of SGD, batch size 256, learning rate 1e-3 or, for B-cos
@@ -171,6 +176,8 @@ def finetune(
         worst_images: Number of validation images on which worst-patch accuracy is measured; it
             costs P forward passes per image. On the first 256 of them, the IDSDS of some cheap
             methods is measured too.
+        precision: ``float32``; ``bfloat16``, which trains with mixed precision; or ``auto``, mixed
+            precision on GPUs that have bfloat16. Weights and validation are in float32 in any case.
         progress: Called after each batch.
 
     Returns:
@@ -201,7 +208,7 @@ def finetune(
             "convert it with module.float()"
         )
     images = open_training_data(data, loaded, resolved.limit, seed)
-    train_indices, val_indices, val_images = split(images, val, loaded, seed)
+    train_indices, val_indices, val_images, held_out = split(images, val, loaded, seed)
     if augment is None:
         augment = isinstance(images, ImageFolder)
     train_loader = BatchLoader(images, train_indices, loaded, seed, augment, workers)
@@ -224,6 +231,8 @@ def finetune(
             worst_images,
             processes,
             progress,
+            held_out,
+            uses_bfloat16(precision, loaded),
         )
         return trainer.run()
 
@@ -242,6 +251,8 @@ class Trainer:
     worst_images: int
     processes: ProcessGroup
     progress: Callable[[Step], None] | None
+    held_out: bool = True  # whether validation images are not trained on
+    mixed: bool = False  # whether passes of the training are in bfloat16
 
     def run(self) -> FineTuned:
         """Train all epochs that are missing."""
@@ -280,7 +291,7 @@ class Trainer:
         return FineTuned(
             self.out / WEIGHTS,
             tuple(metrics),
-            best_epoch(metrics),
+            self.kept_epoch(metrics),
             self._unreadable(),
             self._empty_classes(),
         )
@@ -302,7 +313,9 @@ class Trainer:
             for number, batch in enumerate(loader, start=1):
                 count = len(batch.ids)
                 x = at_least_two(batch.x).contiguous(memory_format=torch.channels_last)
-                logits = as_logits(net(x), self.model.head)[:count]
+                with torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed):
+                    outputs = net(x)
+                logits = as_logits(outputs, self.model.head)[:count].to(x.dtype)
                 loss = per_sample_loss(logits, batch.labels).sum()
                 summed, images = self.processes.all_reduce(loss.item(), count)
                 if not math.isfinite(summed):
@@ -368,7 +381,7 @@ class Trainer:
         if not self.processes.is_main:
             return
         last = metrics[-1]
-        best = best_epoch(metrics)
+        best = self.kept_epoch(metrics)
         weights = self.out / WEIGHTS
         if best == last.epoch > 0:
             write_weights(weights, net.state_dict(), self.metadata(metrics, identity))
@@ -389,7 +402,7 @@ class Trainer:
 
     def metadata(self, metrics: Sequence[Epoch], identity: dict[str, Any]) -> dict[str, str]:
         """Return the metadata of the weights file: the settings, and what was measured."""
-        best = best_epoch(metrics)
+        best = self.kept_epoch(metrics)
         tested = min(self.worst_images, len(self.val_loader.indices))
         recipe = identity | {
             "epochs": self.schedule.epochs,
@@ -410,6 +423,10 @@ class Trainer:
             metadata["classes"] = json.dumps(self.model.classes)
         return metadata
 
+    def kept_epoch(self, metrics: Sequence[Epoch]) -> int:
+        """Return the best epoch, or the last where no images are held out to choose one."""
+        return best_epoch(metrics) if self.held_out else metrics[-1].epoch
+
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the weights, except for the number of epochs."""
         settings = asdict(self.schedule)
@@ -420,7 +437,10 @@ class Trainer:
             "model": self.model.name,
             "base": self.model.fingerprint(),
             "data": f"{self.train_loader.data.name} {_digest(self.train_loader)}",
-            "val": f"{self.val_loader.data.name} {_digest(self.val_loader)}",
+            "val": f"{self.val_loader.data.name} {_digest(self.val_loader)}"
+            if self.held_out
+            else NO_VALIDATION,
+            **({"precision": "bfloat16"} if self.mixed else {}),
             "augment": self.train_loader.augment,
             "loss": loss_name(self.model),
             "seed": self.seed,
@@ -451,6 +471,22 @@ class Trainer:
         present = {self.train_loader.data.labels[i] for i in self.train_loader.indices}
         names = self.model.classes or [str(k) for k in range(self.model.n_classes)]
         return tuple(name for k, name in enumerate(names) if k not in present)
+
+
+def uses_bfloat16(precision: Precision, model: Model) -> bool:
+    """Return whether a model is trained with mixed precision.
+
+    Raises:
+        HeatproofError: If there is no such precision, or the model is in double precision.
+    """
+    if precision not in get_args(Precision):
+        raise unknown("precision", precision, get_args(Precision))
+    if precision == "bfloat16" and model.dtype != torch.float32:
+        raise HeatproofError(f"mixed precision is for weights of float32, not of {model.dtype}")
+    if precision != "auto":
+        return precision == "bfloat16"
+    on_gpu = model.device.type == "cuda" and model.dtype == torch.float32
+    return on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def at_least_two(x: Tensor) -> Tensor:  # (B, ...) -> (max(B, 2), ...)

@@ -12,14 +12,33 @@ from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
 
 VALIDATION_FRACTION = 0.1
+NO_VALIDATION = "none"
 
 
 class Split(NamedTuple):
-    """Training and validation samples, none of which is in both."""
+    """Training and validation samples; none is in both if they are held out.
 
-    train: list[int]  # positions in the training data
-    val: list[int]  # positions in `val_data`
+    Attributes:
+        train: Positions in the training data.
+        val: Positions in `val_data`.
+        val_data: The data of the validation samples.
+        held_out: Whether the validation samples are not trained on, so that they choose an epoch.
+    """
+
+    train: list[int]
+    val: list[int]
     val_data: Data
+    held_out: bool = True
+
+
+def parse_val(text: str | None) -> str | float | int | None:
+    """Return validation data as it is written in a command: a name, a fraction or a number."""
+    for kind in (int, float):
+        try:
+            return kind(text or "")
+        except ValueError:
+            continue
+    return text
 
 
 def open_training_data(data: Any, model: Model, limit: int | None, seed: int) -> Data:
@@ -48,8 +67,9 @@ def split(images: Data, val: Any, model: Model, seed: int) -> Split:
 
     Args:
         images: The data to train on.
-        val: Validation data as `open_training_data` takes it, or the fraction of ``images`` to hold
-            out. By default the data set's validation split, or a tenth of the images.
+        val: Validation data as `open_training_data` takes it, or the fraction or number of
+            ``images`` to hold out. By default the data set's validation split, or a tenth of the
+            images. ``none`` trains on all images, and validates on a tenth of them.
         model: The model, which labels must fit.
         seed: Seed for the choice.
 
@@ -59,14 +79,20 @@ def split(images: Data, val: Any, model: Model, seed: int) -> Split:
     everything = list(range(len(images.ids)))
     if val is None:
         val = _validation_split(images) or VALIDATION_FRACTION
-    if isinstance(val, float):
-        if not 0 < val < 1:
+    trains_on_all = isinstance(val, str) and val == NO_VALIDATION
+    if trains_on_all:
+        val = VALIDATION_FRACTION
+    if isinstance(val, float | int):
+        limits = (0, 1) if isinstance(val, float) else (0, len(everything))
+        if not limits[0] < val < limits[1]:
             raise HeatproofError(
-                f"val, as a fraction of the images, must be between 0 and 1; got {val}"
+                "val is a fraction of the images, between 0 and 1, or their number, below "
+                f"{len(everything):,}; got {val}"
             )
         check_labels(images, everything, model)
         chosen = held_out(images, val, seed)
-        parts = Split([i for i in everything if i not in chosen], sorted(chosen), images)
+        train = everything if trains_on_all else [i for i in everything if i not in chosen]
+        parts = Split(train, sorted(chosen), images, not trains_on_all)
     else:
         other = open_training_data(val, model, None, seed)
         parts = Split(everything, list(range(len(other.ids))), other)
@@ -113,20 +139,23 @@ def _refuse_test_split(data: Data) -> None:
         )
 
 
-def held_out(images: Data, fraction: float, seed: int) -> set[int]:
-    """Choose a fraction of every class.
+def held_out(images: Data, part: float, seed: int) -> set[int]:
+    """Choose a fraction of every class, or a number of images at random.
 
-    At least one image of a class is chosen and one is left, if it has two or more.
+    Of a fraction, at least one image of a class is chosen and one is left, if it has two or more.
 
     Returns:
         Positions of the chosen samples.
     """
+    order = generator(seed, "hold-out").permutation(len(images.ids)).tolist()
+    if isinstance(part, int):
+        return set(order[:part])
     members: dict[int | None, list[int]] = {}
-    for i in generator(seed, "hold-out").permutation(len(images.ids)).tolist():
+    for i in order:
         members.setdefault(images.labels[i], []).append(i)
     chosen: set[int] = set()
     for indices in members.values():
-        count = min(len(indices) - 1, max(1, round(fraction * len(indices))))
+        count = min(len(indices) - 1, max(1, round(part * len(indices))))
         chosen.update(indices[:count])
     return chosen
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from heatproof.figures.charts import (
     RankingChart,
     ScatterChart,
     Spot,
+    chart_labels,
 )
 from heatproof.figures.matplotlib.panels import (
     GREY,
@@ -42,7 +43,7 @@ from heatproof.figures.matplotlib.panels import (
     set_title,
     without_ticks,
 )
-from heatproof.figures.numbers import interval, number, shortened
+from heatproof.figures.numbers import NO_NAMES, interval, labelling, number, shortened
 from heatproof.tensor.localization import color_scale
 
 if TYPE_CHECKING:
@@ -80,12 +81,15 @@ class Sheet(NamedTuple):
     across: int = 3
 
 
-def draw(charts: Sequence[Chart], ax: Axes | None = None) -> Figure:
+def draw(
+    charts: Sequence[Chart], ax: Axes | None = None, names: Mapping[str, str] = NO_NAMES
+) -> Figure:
     """Draw charts side by side.
 
     Args:
         charts: The charts.
         ax: Axes of a figure of yours, for a single panel; by default a figure is made.
+        names: What is written in place of labels of methods.
 
     Returns:
         The figure.
@@ -109,8 +113,10 @@ def draw(charts: Sequence[Chart], ax: Axes | None = None) -> Figure:
         width = max(sheet.size[0] for sheet in sheets)
         height = max(sheet.size[1] for sheet in sheets)
         figure, axes = panel_grid(len(sheets), width, height, max(s.across for s in sheets))
+    labels = dict.fromkeys(label for chart in charts for label in chart_labels(chart))
     for sheet, on in zip(sheets, axes, strict=True):
-        sheet.draw(on)
+        with labelling(labels, names):
+            sheet.draw(on)
         if sheet.title:
             set_title(on, sheet.title, round(11 * sheet.size[0]))
     if ax is None:

@@ -1,6 +1,6 @@
 """Figures as hand-written SVG: they print, scale, need no script, and are saved as files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from markupsafe import Markup
@@ -17,7 +17,9 @@ from heatproof.figures.charts import (
     MatrixChart,
     RankingChart,
     ScatterChart,
+    chart_labels,
 )
+from heatproof.figures.numbers import NO_NAMES, labelling
 from heatproof.figures.svg.boxes import draw_boxes
 from heatproof.figures.svg.bump import draw_bump
 from heatproof.figures.svg.elements import STYLE, print_style, standalone, tag
@@ -64,6 +66,12 @@ RENDERERS: dict[type[Chart], Callable[[Any], Markup]] = {
 }
 
 
-def draw(chart: Chart) -> Markup:
-    """Draw a chart as SVG."""
-    return RENDERERS[type(chart)](chart)
+def draw(chart: Chart, names: Mapping[str, str] = NO_NAMES) -> Markup:
+    """Draw a chart as SVG.
+
+    Args:
+        chart: The chart.
+        names: What is written in place of labels of methods.
+    """
+    with labelling(chart_labels(chart), names):
+        return RENDERERS[type(chart)](chart)

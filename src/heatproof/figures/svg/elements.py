@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from heatproof.figures.numbers import LONGEST_LABEL
+from heatproof.figures.numbers import LONGEST_LABEL, shortened
 from heatproof.figures.palette import FAMILIES, family_class
 
 STYLE = (Path(__file__).parent / "chart.css").read_text(encoding="utf-8")
@@ -47,9 +47,15 @@ def _attribute_text(value: object) -> str:
 
 
 def label_width(labels: list[str], longest: int = LONGEST_LABEL, shortest: int = 0) -> float:
-    """Return the width in px of the longest label, between two numbers of characters."""
-    characters = max(shortest, *(len(label) for label in labels)) if labels else shortest
-    return min(longest, characters) * CHARACTER
+    """Return the width in px of the longest label, as it is shown.
+
+    Args:
+        labels: The labels.
+        longest: Characters after which they are cut.
+        shortest: The least number of characters.
+    """
+    shown = [len(shortened(label, longest)) for label in labels]
+    return max(shortest, *shown, 0) * CHARACTER
 
 
 def svg(width: float, height: float, title: str, *children: str, kind: str) -> Markup:
