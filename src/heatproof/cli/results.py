@@ -213,19 +213,25 @@ def print_cost(
     cost: Mapping[ModelView, Cost], seconds: Mapping[ModelView, float] | None = None
 ) -> None:
     """Print the passes of each model view, and how long they take if that is known."""
-    numbers = ["images", "forwards", "backwards", *(["time"] if seconds else [])]
+    total = sum(cost.values(), Cost(images=0, forwards=0, backwards=0))
+    later = ["later"] if total.later_forwards or total.later_backwards else []
+    numbers = ["images", "forwards", "backwards", *later, *(["time"] if seconds else [])]
     table = make_table({"model": "left"} | dict.fromkeys(numbers, "right"))
     models = [subject.model for subject in cost]
     for subject, passes in cost.items():
-        counts = [f"{count:,}" for count in (passes.images, passes.forwards, passes.backwards)]
+        counts = [passes.images, passes.forwards, passes.backwards]
+        counts += [passes.later_forwards + passes.later_backwards] * len(later)
         time = [duration(seconds[subject])] if seconds else []
         title = with_short_titles(subject.title, models)
-        table.add_row(escape(title), *counts, *time)
+        table.add_row(escape(title), *(f"{count:,}" for count in counts), *time)
     console.print(table)
     if len(cost) > 1:
-        forwards = sum(passes.forwards for passes in cost.values())
-        backwards = sum(passes.backwards for passes in cost.values())
-        print_plain(f"in all {forwards:,} forward and {backwards:,} backward passes")
+        print_plain(f"in all {total.forwards:,} forward and {total.backwards:,} backward passes")
+    if later:
+        print_plain(
+            f"{total.later_forwards:,} forward and {total.later_backwards:,} backward passes more "
+            "start at a later layer, and cost as much less"
+        )
 
 
 def print_assumed(models: Sequence[str]) -> None:

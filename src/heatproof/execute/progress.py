@@ -15,7 +15,7 @@ from typing import IO, Any
 from heatproof.execute.runner import Callback, OpenTask, Progress, Watcher
 from heatproof.models.model import Model
 from heatproof.plan.cost import cost_memo
-from heatproof.plan.speed import FORWARDS_PER_BACKWARD
+from heatproof.plan.speed import in_forwards
 from heatproof.plan.tasks import Plan, Task
 from heatproof.text import counted
 
@@ -210,8 +210,8 @@ def clock(seconds: float) -> str:
 
 
 def passes_made(model: Model) -> float:
-    """Return the passes that a model has made so far, in forward passes."""
-    return model.pass_counts["forward"] + FORWARDS_PER_BACKWARD * model.pass_counts["backward"]
+    """Return the passes that a model has made so far, in forward passes of the whole network."""
+    return in_forwards(model, model.pass_counts.copy())
 
 
 class RunWatcher(Watcher):
@@ -234,10 +234,8 @@ class RunWatcher(Watcher):
         self._open = [entry.task for entry in open_tasks]
         cost_of = cost_memo()
         for task, missing in open_tasks:
-            forward, backward = cost_of(replace(task, records=missing))
-            self._weights[task.name] = len(task.indices) * (
-                forward + FORWARDS_PER_BACKWARD * backward
-            )
+            passes = cost_of(replace(task, records=missing))
+            self._weights[task.name] = len(task.indices) * in_forwards(task.model, passes)
         self._finished = self._tasks - len(open_tasks)
         reused = f", {self._finished} of them finished before" if self._finished else ""
         status = f"{counted(self._tasks, 'task')}{reused}"

@@ -291,24 +291,26 @@ def _cost_function(
 
 
 def reason_not_applicable(check: Callable[[Model], None]) -> Applies:
-    """Turn a check that raises `NotApplicable` into one that returns why.
+    """Turn a check of all that follows a layer into one that returns why it does not apply.
 
     It may cost a pass, with the network as in ``Passes.frozen_eval``: it is made once for a network
-    and layer.
+    and layer, and not for a layer if the method applies at the input.
     """
-    cache: WeakKeyDictionary[Body, dict[str, str]] = WeakKeyDictionary()
+    cache: WeakKeyDictionary[Body, dict[int, str]] = WeakKeyDictionary()
 
     @wraps(check)
     def reason(model: Model) -> str:
-        layers = cache.setdefault(model.body, {})
-        if model.start_layer not in layers:
+        reasons = cache.setdefault(model.body, {})
+        if reasons.get(0) == "":
+            return ""
+        if model.start not in reasons:
             try:
                 with model.passes.frozen_eval():
                     check(model)
-                layers[model.start_layer] = ""
+                reasons[model.start] = ""
             except NotApplicable as error:
-                layers[model.start_layer] = str(error)
-        return layers[model.start_layer]
+                reasons[model.start] = str(error)
+        return reasons[model.start]
 
     return reason
 

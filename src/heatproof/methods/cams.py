@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -171,11 +171,13 @@ def smoothed(features: Tensor, passes: Sequence[Pass], compat: str | None) -> Te
     return _weighted(features, (alpha * g.relu()).sum((2, 3)))
 
 
-def _channels(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    return arguments["channels"], 0
-
-
-@cam("ablationcam", paper="Desai & Ramaswamy 2020", needs=("channels",), cost=_channels, version=2)
+@cam(
+    "ablationcam",
+    paper="Desai & Ramaswamy 2020",
+    needs=("channels",),
+    cost=lambda arguments: (arguments["channels"] + 1, 0),
+    version=2,
+)
 def ablationcam(
     model: Model,
     x: Tensor,
@@ -217,7 +219,12 @@ def ablationcam(
     return _weighted(features, drops / clean[:, None] if compat == "rao" else drops)
 
 
-@cam("scorecam", paper="Wang et al. 2020", needs=("image", "channels"), cost=_channels)
+@cam(
+    "scorecam",
+    paper="Wang et al. 2020",
+    needs=("image", "channels"),
+    cost=lambda arguments: (arguments["channels"], 0),
+)
 def scorecam(
     model: Model,
     x: Tensor,

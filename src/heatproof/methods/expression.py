@@ -141,9 +141,14 @@ class Expression:
     def cost(self) -> tuple[int, int] | None:
         """Forward and backward passes per image of 224 px, by itself; None if unknown.
 
-        For a method that goes through channels, they are per channel.
+        For a method that goes through channels, they are those of each channel.
         """
-        return self.cost_at(lambda: (1, 224, 224))
+        cost = self.cost_at(lambda: (1, 224, 224))
+        if cost is None or "channels" not in self.entry.needs:
+            return cost
+        of_two = self.cost_at(lambda: (2, 224, 224))
+        assert of_two is not None
+        return of_two[0] - cost[0], of_two[1] - cost[1]
 
     def cost_at(self, shape: Callable[[], Sequence[int]]) -> tuple[int, int] | None:
         """Return the same for an activation.
@@ -154,7 +159,8 @@ class Expression:
         """
         if self.entry.cost is None:
             return None
-        forwards, backwards = self.entry.cost(_CostArguments(self.arguments, shape))
+        given = {**self.arguments, "at_input": self.layer == "input"}
+        forwards, backwards = self.entry.cost(_CostArguments(given, shape))
         copies = self.noise.n if self.noise else 1
         return copies * forwards, copies * backwards
 

@@ -108,7 +108,7 @@ def baseline_fill(
 
 
 def _window(
-    size: int | None, stride: int | None, of: int | None, side: int, at_input: bool = True
+    size: int | None, stride: int | None, of: int | None, side: int, at_input: bool
 ) -> tuple[int, int]:
     """Return the side of windows and their distance, both scaled if they are meant for ``of``."""
     size = size or (16 if at_input else 5)
@@ -121,7 +121,7 @@ def _window(
 def _occlusions(arguments: Mapping[str, Any]) -> tuple[int, int]:
     given = (arguments["size"], arguments["stride"], arguments["of"])
     height = arguments["height"]
-    size, stride = _window(*given, height)
+    size, stride = _window(*given, height, arguments["at_input"])
     down, along = (
         len(windows(side, size, stride, arguments["compat"]))
         for side in (height, arguments["side"])

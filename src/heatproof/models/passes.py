@@ -280,8 +280,18 @@ class Passes:
 
     def _count(self, kind: str, images: int, start: int) -> None:
         """Count images; passes that start at a later layer are counted separately."""
-        key = kind if start == 0 else f"{kind} from {self.model.body.layers[start]}"
-        self.model.pass_counts[key] += images
+        self.model.pass_counts[pass_kind(kind, self.model, start)] += images
+
+
+def pass_kind(kind: str, model: Model, start: int) -> str:
+    """Return what a pass is counted as: ``forward``, or ``forward from layer3``.
+
+    Args:
+        kind: ``forward`` or ``backward``.
+        model: The model.
+        start: The number of the layer that the pass starts at, or that gradients are of.
+    """
+    return kind if start == 0 else f"{kind} from {model.body.layers[start]}"
 
 
 def _joined(passes: Sequence[Pass]) -> Pass:

@@ -22,6 +22,7 @@ from heatproof.models.zoo import load_model
 from heatproof.plan.cost import plan_cost
 from heatproof.plan.make_plan import make_plan, method_refusal
 from heatproof.plan.spec import DataSpec, ModelSpec, Spec
+from heatproof.plan.speed import probe_shapes
 from heatproof.plan.tasks import Plan
 from heatproof.runs.format import Cost, ModelView
 from heatproof.userfile import PREFIX
@@ -96,7 +97,7 @@ def assumed_plan(spec: Spec, samples: int) -> Plan:
         return known[key]
 
     with assumed_confidence():
-        return make_plan(
+        plan = make_plan(
             models,
             [_data(spec.data, samples, model) for model in models],
             spec.expressions(),
@@ -106,6 +107,9 @@ def assumed_plan(spec: Spec, samples: int) -> Plan:
             references=[_reference(spec, model) for model in models],
             refusal=refusal,
         )
+    for model in {task.model for task in plan.tasks}:
+        probe_shapes(model)
+    return plan
 
 
 def _model(entry: ModelSpec, fine_tunings: Sequence[str]) -> Model:
