@@ -272,13 +272,15 @@ LATER = (
 )
 
 
-@pytest.mark.parametrize("protocol", ["sds(patches=4)", "gridpg(grids=1)", "difull(grids=1)"])
+@pytest.mark.parametrize(
+    "protocol", ["sds(patches=4)", "gridpg(grids=1)", "difull(grids=1)", "dipart(grids=1)"]
+)
 @pytest.mark.parametrize("methods", [LATER, f"{LATER};saliency;iba(steps=2, copies=2)"])
 def test_passes_from_later_layers_are_counted_as_they_are_made(tmp_path, methods, protocol):
     model = hp.load_model("paperbirds/vgg")
-    data = hp.load_data("paperbirds:test", model, limit=32)
+    data = hp.load_data("paperbirds:test", model, limit=8 if protocol.startswith("sds") else 64)
     protocols = parse_protocols([protocol])
-    if "grid" in protocol or "difull" in protocol:
+    if "grids" in protocol:
         methods = methods.replace(";iba(steps=2, copies=2)", "")  # needs references of grids
     plan = make_plan([model], [data], parse_methods(methods.split(";")), protocols)
     for task in plan.tasks:

@@ -85,6 +85,7 @@ class MethodEntry:
         noise: The noise of an entry that adds noise to another.
         base: The id of the entry that it adds noise to.
         layers: Where it is defined: ``any`` or ``input``.
+        shares_passes: Whether its passes serve all evaluated cells of a grid.
     """
 
     id: str
@@ -103,6 +104,7 @@ class MethodEntry:
     noise: Noise | None = None
     base: str = ""
     layers: str = "any"
+    shares_passes: bool = False
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -200,6 +202,7 @@ def method(
     applies: Applies | None = None,
     prepare: Prepare | None = None,
     layers: Literal["any", "input"] = "any",
+    shares_passes: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function as an attribution method.
 
@@ -236,6 +239,8 @@ def method(
         prepare: A function ``(model, batches) -> tensors`` of reference images, called once per
             run; the method receives the tensors as ``prepared``.
         layers: Where the method is defined: ``any`` layer, or the ``input`` only.
+        shares_passes: Whether all its passes serve every evaluated cell of a grid, by
+            ``variant_scores``.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -260,6 +265,7 @@ def method(
             applies,
             prepare,
             layers=layers,
+            shares_passes=shares_passes,
         )
         METHODS.add(entry, function)
         return function

@@ -15,12 +15,13 @@ from heatproof.methods import Expression
 from heatproof.models.backends import EAGER, used
 from heatproof.models.cutting import Body
 from heatproof.models.model import Model
+from heatproof.models.passes import pass_kind
+from heatproof.models.views import shares_features
 from heatproof.plan.speed import (
     FORWARDS_PER_BACKWARD,
     Calibration,
     Speed,
     method_passes,
-    pass_kind,
     read_speed,
     record_speed,
     seconds_of,
@@ -118,9 +119,18 @@ def task_cost(task: Task) -> Counter[str]:
         if not expression.shares_gradient and expression.noise_key not in noise_counted - {""}:
             noise_counted.add(expression.noise_key)
             repeats += 1
+        if repeats and is_made_ahead(task, expression):
+            repeats -= 1
         for kind, count in method_passes(expression, task.model).items():
             passes[kind] += repeats * count
     return passes
+
+
+def is_made_ahead(task: Task, expression: Expression) -> bool:
+    """Return whether a method's passes are made with those of another cell of the same grids."""
+    is_shared = expression.entry.shares_passes and expression.noise is None
+    ahead = task.model.ahead if is_shared and shares_features(task.model) else None
+    return ahead is not None and not ahead.is_first(task.data.ids[0])
 
 
 def _shared_between_methods(model: Model, expressions: Iterable[Expression]) -> Counter[str]:
@@ -247,7 +257,8 @@ def _beyond_passes(task: Task, known: Calibration, forward: float, backward: flo
     expressions = {record.expression.map_key: record.expression for record in task.applicable}
     for map_key, expression in expressions.items():
         spent = known.seconds_of(TimingKey("maps", map_key))
-        if spent is None or expression.shares_gradient or expression.noise_key:
+        shared = expression.shares_gradient or expression.noise_key
+        if spent is None or shared or (task.model.ahead and expression.entry.shares_passes):
             continue
         counted = method_passes(expression, task.model)
         extra += spent - seconds_of(task.model, counted, forward, backward)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -29,6 +30,7 @@ from heatproof.models.cutting import Body
 from heatproof.models.guards import eval_mode
 from heatproof.models.model import Model
 from heatproof.models.passes import pass_kind
+from heatproof.models.views import seen_sides
 from heatproof.plan.tasks import Task
 from heatproof.platform import cpu_name, peak_memory
 from heatproof.protocols import Protocol
@@ -48,7 +50,9 @@ def method_cost(expression: Expression, model: Model) -> tuple[int, int] | None:
 
     The cost may depend on the size of the layer.
     """
-    return expression.cost_at(lambda: layer_shape(model, expression.layer))
+    return expression.cost_at(
+        lambda: layer_shape(model, expression.layer), partial(seen_sides, model)
+    )
 
 
 def method_passes(expression: Expression, model: Model) -> Counter[str]:
