@@ -13,8 +13,8 @@ from pathlib import Path
 from heatproof.errors import HeatproofError
 from heatproof.plan.assumed_cost import assumed_plan
 from heatproof.plan.cost import plan_passes
-from heatproof.plan.speed import in_forwards
 from heatproof.plan.spec import load_spec
+from heatproof.plan.speed import in_forwards
 from heatproof.plan.studies import Figure, figures
 from heatproof.report.sections import SECTIONS
 

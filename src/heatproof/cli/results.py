@@ -252,16 +252,21 @@ def print_validated(spec: str, plan: Plan) -> None:
         f"{spec} is valid: {_planned_counts(plan)}, {counted(results, 'result')} in {tasks}"
     )
     # The cells of a grid may be seen by the same model.
-    seen = {id(task.model): (task.subject, task.model) for task in plan.tasks[::-1]}
+    seen = {id(task.model): task for task in plan.tasks[::-1]}
     names = [task.model_name for task in plan.tasks]
-    for subject, model in reversed(seen.values()):
-        resized = Resize.parse(model.resize, min(model.height, model.width)).text
+    for task in reversed(seen.values()):
+        subject, model = task.subject, task.model
+        cells = task.data.side if isinstance(task.data, Grids) else 1  # along a side
+        height, width = model.height // cells, model.width // cells
+        resize = Resize.parse(model.resize, min(model.height, model.width))
+        resized = resize._replace(side=resize.side // cells).text
         mean = ", ".join(f"{value:.3g}" for value in model.mean.flatten().tolist())
         std = ", ".join(f"{value:.3g}" for value in model.std.flatten().tolist())
-        size = str(model.size) if model.height == model.width else f"{model.height}×{model.width}"
+        size = str(height) if height == width else f"{height}×{width}"
+        grid = f"{cells}×{cells} images of " if cells > 1 else ""
         head = "" if model.head == "softmax" else f" ({model.head} head)"
         print_plain(
-            f"{with_short_titles(subject.title, names)}: {size} px ({resized}, then the "
+            f"{with_short_titles(subject.title, names)}: {grid}{size} px ({resized}, then the "
             f"centre cropped), mean {mean}, std {std}, "
             f"{counted(model.n_classes, 'class', 'classes')}{head}"
         )
