@@ -203,7 +203,7 @@ def occlusion(
     rows, columns = seen_sides(model, height, width)
     seen = torch.outer(down[:, rows].any(1), along[:, columns].any(1)).flatten().nonzero()[:, 0]
     seen = seen.cpu()
-    name = f"occlusion {size} {stride} {compat} {baseline} {rng.seed}"
+    name = f"occlusion {size} {stride} {compat}"
     without = masked_scores(
         model,
         x,

@@ -37,15 +37,16 @@ class AssumedData:
         name: The name of the data that they stand for.
         count: The number of images; their labels go through all classes.
         classes: The number of classes.
+        run: The number of images of the same class in a row.
     """
 
     has_silhouettes = True
     part_names: Sequence[str] = ()
 
-    def __init__(self, name: str, count: int, classes: int):
+    def __init__(self, name: str, count: int, classes: int, run: int = 1):
         self.name = name
         self.ids = [f"{name} {i}" for i in range(count)]
-        self.labels = [i % classes for i in range(count)]
+        self.labels = [i // run % classes for i in range(count)]
         self.fingerprints = [""] * count
 
     def load(self, index: int) -> Sample:
@@ -132,7 +133,7 @@ def _network(name: str) -> Model:
 def _data(data: DataSpec, samples: int, model: Model) -> AssumedData:
     counts = [samples, data.limit, data.per_class and data.per_class * model.n_classes]
     count = min(count for count in counts if count is not None)
-    return AssumedData(data.name, count, model.n_classes)
+    return AssumedData(data.name, count, model.n_classes, data.per_class or 1)
 
 
 def _reference(spec: Spec, model: Model) -> AssumedData:
