@@ -11,8 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from heatproof.errors import HeatproofError
-from heatproof.plan.assumed_cost import assumed_cost
+from heatproof.plan.assumed_cost import assumed_plan
+from heatproof.plan.cost import plan_passes
 from heatproof.plan.spec import load_spec
+from heatproof.plan.speed import in_forwards
 from heatproof.plan.studies import Figure, figures
 from heatproof.report.sections import SECTIONS
 
@@ -26,21 +28,37 @@ IMAGES = {"imagenet": 50_000, "cifar10": 10_000, "cifar100": 10_000, "funnybirds
 HEAD = Path(__file__).parent / "figures-head.md"
 
 
+COSTS = r"([\d,]+) forward and ([\d,]+) backward passes(?:, and ([\d,]+) from)?"
+
+
 def embedded_cost(name: str) -> str:
-    found = re.search(r"([\d,]+) forward and ([\d,]+) backward", load_spec(name).about or "")
-    return f"{found[1]} + {found[2]}" if found else "–"
+    found = re.search(COSTS, " ".join((load_spec(name).about or "").split()))
+    if not found:
+        return "–"
+    return f"{found[1]} + {found[2]}" + (f"; later {found[3]}" if found[3] else "")
 
 
 @cache
 def full_cost(name: str) -> str:
     """Return the passes of a study at the paper's scale; empty if its network is not known."""
     try:
-        costs = assumed_cost(load_spec(name), IMAGES[name.split("/")[1]]).values()
+        plan = assumed_plan(load_spec(name), IMAGES[name.split("/")[1]])
     except HeatproofError:
         return ""
-    forwards = sum(cost.forwards for cost in costs)
-    backwards = sum(cost.backwards for cost in costs)
-    return f", {millions(forwards)} + {millions(backwards)}"
+    models = {task.subject: task.model for task in plan.tasks}
+    passes = plan_passes(plan)
+    later = {
+        subject: {kind: count for kind, count in of_view.items() if " from " in kind}
+        for subject, of_view in passes.items()
+    }
+    forwards = sum(of_view["forward"] for of_view in passes.values())
+    backwards = sum(of_view["backward"] for of_view in passes.values())
+    text = f", {millions(forwards)} + {millions(backwards)}"
+    count = sum(sum(of_view.values()) for of_view in later.values())
+    if count:
+        cost = sum(in_forwards(models[subject], of_view) for subject, of_view in later.items())
+        text += f"; later {millions(count)}, which cost {millions(round(cost))}"
+    return text
 
 
 def millions(count: int) -> str:

@@ -212,6 +212,18 @@ def test_validate_counts_results_and_explains_errors(spec, tmp_path):
     assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
 
 
+def test_validate_says_how_the_images_of_grids_are_prepared_and_plan_counts_later_passes(tmp_path):
+    spec = tmp_path / "grids.yaml"
+    spec.write_text(
+        "models: [paperbirds/vgg]\ndata: {name: paperbirds, split: test, limit: 64}\n"
+        "methods: [ixg, 'rise(masks=5)@final']\nprotocols: [{name: gridpg, grids: 2}]\n"
+    )
+    told = call("validate", spec)
+    assert "2×2 images of 64 px (shorter side resized to" in told and "128 px" not in told
+    # The masks of the first of four cells serve all of them; each has its own features and maps.
+    assert "10 forward and 0 backward passes more start at a later layer" in call("plan", spec)
+
+
 @pytest.mark.parametrize(
     "kind", ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]
 )

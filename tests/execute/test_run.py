@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -15,11 +16,11 @@ import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.execute.runner import execute
 from heatproof.methods import parse_methods
-from heatproof.plan.cost import plan_cost
+from heatproof.plan.cost import plan_cost, plan_passes
 from heatproof.plan.make_plan import make_plan
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.spec import make_spec, parse_protocols
-from heatproof.runs.format import Cost, ModelView, TensorKey
+from heatproof.runs.format import ModelView, TensorKey
 from heatproof.runs.store import Store
 
 METHODS = ["ixg", "ig(steps=3)", "gradcam", "gradcam@middle|abs", "random", "constant", "object"]
@@ -257,12 +258,42 @@ def test_the_plan_counts_the_passes_that_are_executed(
     plan = make_plan([model], [data], parse_methods(methods), parse_protocols(PROTOCOLS))
     model.pass_counts.clear()
     execute(plan, Store(tmp_path))
-    cost = Cost(images=10, forwards=10 * forwards, backwards=10 * backwards)
-    assert plan_cost(plan) == {ModelView("paperbirds/resnet"): cost}
+    cost = plan_cost(plan)[ModelView("paperbirds/resnet")]
+    assert (cost.images, cost.forwards, cost.backwards) == (10, 10 * forwards, 10 * backwards)
     assert (model.pass_counts["forward"], model.pass_counts["backward"]) == (
         10 * forwards,
         10 * backwards,
     )
+
+
+LATER = (
+    "ixg(score=softmax)@middle;gradcam@middle;ixg-sg(n=2)@middle;ig(steps=2)@final;lrp-focus@final;"
+    "ablationcam@final;scorecam@middle;occlusion@conv3;rise(masks=3)@final;sg-cam++(n=2)@final"
+)
+
+
+@pytest.mark.parametrize(
+    "protocol", ["sds(patches=4)", "gridpg(grids=1)", "difull(grids=1)", "dipart(grids=1)"]
+)
+@pytest.mark.parametrize("methods", [LATER, f"{LATER};saliency;iba(steps=2, copies=2)"])
+def test_passes_from_later_layers_are_counted_as_they_are_made(tmp_path, methods, protocol):
+    model = hp.load_model("paperbirds/vgg")
+    data = hp.load_data("paperbirds:test", model, limit=8 if protocol.startswith("sds") else 64)
+    protocols = parse_protocols([protocol])
+    if "grids" in protocol:
+        methods = methods.replace(";iba(steps=2, copies=2)", "")  # needs references of grids
+    plan = make_plan([model], [data], parse_methods(methods.split(";")), protocols)
+    for task in plan.tasks:
+        task.model.pass_counts.clear()
+    execute(plan, Store(tmp_path))
+    planned: dict[int, Counter[str]] = {}
+    models = {id(task.model): task.model for task in plan.tasks}
+    of_view = {task.subject: id(task.model) for task in plan.tasks}
+    for subject, passes in plan_passes(plan).items():
+        planned.setdefault(of_view[subject], Counter()).update(passes)
+    assert {key: +passes for key, passes in planned.items()} == {
+        key: +model.pass_counts for key, model in models.items()
+    }
 
 
 def test_the_batch_is_halved_when_memory_runs_out(tmp_path):

@@ -10,6 +10,7 @@ from heatproof.methods import METHODS
 from heatproof.methods.notes import MapNotes
 from heatproof.models import nets
 from heatproof.models.batch import ModelBatch
+from heatproof.tensor.noise import Rng
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +27,14 @@ def raw():
         entry, batch = METHODS[name], ModelBatch(model, x, target).at(layer)
         available = {"batch": batch, "notes": MapNotes(len(x))}
         passed = {key: value for key, value in available.items() if entry.takes(key)}
-        return entry.function(model.tail(layer), batch.x, target, rng=None, **passed, **arguments)
+        return entry.function(
+            model.tail(layer),
+            batch.x,
+            target,
+            rng=Rng(0, [str(i) for i in range(len(target))]),
+            **passed,
+            **arguments,
+        )
 
     return explain
 

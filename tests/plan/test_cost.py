@@ -11,14 +11,23 @@ from heatproof.data.grids import assumed_confidence
 from heatproof.errors import HeatproofError
 from heatproof.execute.runner import execute
 from heatproof.methods import parse_methods
-from heatproof.models import backends
+from heatproof.models import backends, views
 from heatproof.plan import cost
 from heatproof.plan.assumed_cost import assumed_cost
 from heatproof.plan.cost import forecast, plan_cost
 from heatproof.plan.make_plan import make_plan
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.spec import make_spec, parse_protocols
-from heatproof.plan.speed import Speed, method_cost, read_speed, record_speed
+from heatproof.plan.speed import (
+    Speed,
+    in_forwards,
+    method_cost,
+    probe,
+    probe_shapes,
+    read_speed,
+    record_speed,
+    share_after,
+)
 from heatproof.runs.format import Cost, TimingKey
 from heatproof.runs.store import Store
 
@@ -155,3 +164,21 @@ def test_a_plan_runs_the_network_as_little_as_it_can(own_cache):
     assert method_cost(with_channels[0], model) == (4, 0)
     assert sizes == [16, 32, 16]
     assert len(cost) == 5
+
+
+def test_a_pass_from_a_later_layer_weighs_its_share_of_the_operations():
+    """Two convolutions of 3→4 and 4→8 channels, of which the second takes 4·8 of 3·4 + 4·8."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, 1, 1), nn.Conv2d(4, 8, 3, 1, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    model = hp.Model(net, size=16)
+    share = share_after(model, "0")
+    assert share == 32 / 44
+    passes = {"forward": 2, "forward from 0": 5, "backward from 0": 1}
+    assert in_forwards(model, passes) == pytest.approx(2 + 5 * share + 3 * share)
+    cell = views.difull(model, 2, 3)  # only one grid cell runs
+    assert share_after(cell, "0") == share
+    assert probe(cell).operations == probe(model).operations
+    without_values = hp.Model(net, size=16)
+    probe_shapes(without_values)
+    assert probe(without_values) == probe(model)

@@ -161,6 +161,22 @@ def test_bins_are_sorted_from_the_best_to_the_worst(result: hp.Result, section: 
             )
 
 
+def test_the_same_grids_are_shown_by_all_methods(section: grids.Model, result: hp.Result):
+    """They are those in the middle of the bins of Grad-CAM at the last layer."""
+    for setting in section.settings:
+        same = setting.aggregated.same
+        rows = {row.label: row for row in setting.aggregated.tables[0].rows}
+        samples = [b.sample for b in rows["gradcam@final"].bins]
+        assert same.of == "gradcam@final" and same.photos == [
+            b.photo for b in rows["gradcam@final"].bins
+        ]
+        assert set(same.rows) == set(rows) == {"ixg", "ixg@final", "gradcam@final"}
+        of_setting = result.scores[result.scores["protocol"] == setting.label]
+        for label, shown in same.rows.items():
+            scores = of_setting[of_setting["method"] == label].set_index("sample")["value"]
+            assert [s.score for s in shown] == pytest.approx(scores[samples].tolist(), rel=1e-5)
+
+
 def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(
     run: RunStatistics, site: Site, section: grids.Model
 ):

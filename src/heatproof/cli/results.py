@@ -226,19 +226,25 @@ def print_cost(
     cost: Mapping[ModelView, Cost], seconds: Mapping[ModelView, float] | None = None
 ) -> None:
     """Print the passes of each model view, and how long they take if that is known."""
-    numbers = ["images", "forwards", "backwards", *(["time"] if seconds else [])]
+    total = sum(cost.values(), Cost(images=0, forwards=0, backwards=0))
+    later = ["later"] if total.later_forwards or total.later_backwards else []
+    numbers = ["images", "forwards", "backwards", *later, *(["time"] if seconds else [])]
     table = make_table({"model": "left"} | dict.fromkeys(numbers, "right"))
     models = [subject.model for subject in cost]
     for subject, passes in cost.items():
-        counts = [f"{count:,}" for count in (passes.images, passes.forwards, passes.backwards)]
+        counts = [passes.images, passes.forwards, passes.backwards]
+        counts += [passes.later_forwards + passes.later_backwards] * len(later)
         time = [duration(seconds[subject])] if seconds else []
         title = with_short_titles(subject.title, models)
-        table.add_row(escape(title), *counts, *time)
+        table.add_row(escape(title), *(f"{count:,}" for count in counts), *time)
     console.print(table)
     if len(cost) > 1:
-        forwards = sum(passes.forwards for passes in cost.values())
-        backwards = sum(passes.backwards for passes in cost.values())
-        print_plain(f"in all {forwards:,} forward and {backwards:,} backward passes")
+        print_plain(f"in all {total.forwards:,} forward and {total.backwards:,} backward passes")
+    if later:
+        print_plain(
+            f"{total.later_forwards:,} forward and {total.later_backwards:,} backward passes more "
+            "start at a later layer, and cost as much less"
+        )
 
 
 def print_assumed(models: Sequence[str]) -> None:
@@ -259,16 +265,21 @@ def print_validated(spec: str, plan: Plan) -> None:
         f"{spec} is valid: {_planned_counts(plan)}, {counted(results, 'result')} in {tasks}"
     )
     # The cells of a grid may be seen by the same model.
-    seen = {id(task.model): (task.subject, task.model) for task in plan.tasks[::-1]}
+    seen = {id(task.model): task for task in plan.tasks[::-1]}
     names = [task.model_name for task in plan.tasks]
-    for subject, model in reversed(seen.values()):
-        resized = Resize.parse(model.resize, min(model.height, model.width)).text
+    for task in reversed(seen.values()):
+        subject, model = task.subject, task.model
+        cells = task.data.side if isinstance(task.data, Grids) else 1  # along a side
+        height, width = model.height // cells, model.width // cells
+        resize = Resize.parse(model.resize, min(model.height, model.width))
+        resized = resize._replace(side=resize.side // cells).text
         mean = ", ".join(f"{value:.3g}" for value in model.mean.flatten().tolist())
         std = ", ".join(f"{value:.3g}" for value in model.std.flatten().tolist())
-        size = str(model.size) if model.height == model.width else f"{model.height}×{model.width}"
+        size = str(height) if height == width else f"{height}×{width}"
+        grid = f"{cells}×{cells} images of " if cells > 1 else ""
         head = "" if model.head == "softmax" else f" ({model.head} head)"
         print_plain(
-            f"{with_short_titles(subject.title, names)}: {size} px ({resized}, then the "
+            f"{with_short_titles(subject.title, names)}: {grid}{size} px ({resized}, then the "
             f"centre cropped), mean {mean}, std {std}, "
             f"{counted(model.n_classes, 'class', 'classes')}{head}"
         )

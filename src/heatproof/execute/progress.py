@@ -7,15 +7,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any
 
 from heatproof.execute.runner import Callback, OpenTask, Progress, Watcher
+from heatproof.models.model import Model
 from heatproof.plan.cost import cost_memo
-from heatproof.plan.speed import FORWARDS_PER_BACKWARD
+from heatproof.plan.speed import in_forwards
 from heatproof.plan.tasks import Plan, Task
 from heatproof.text import counted
 
@@ -212,9 +213,14 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def passes_made(counts: Mapping[str, int]) -> float:
-    """Return how many forward passes take as long as some passes, by their kind."""
-    return counts["forward"] + FORWARDS_PER_BACKWARD * counts["backward"]
+def passes_made(model: Model, counts: Counter[str] | None = None) -> float:
+    """Return how many forward passes of a model take as long as some passes.
+
+    Args:
+        model: The model.
+        counts: Images by kind of pass; by default those that the model has made so far.
+    """
+    return in_forwards(model, (model.pass_counts if counts is None else counts).copy())
 
 
 class RunWatcher(Watcher):
@@ -238,8 +244,7 @@ class RunWatcher(Watcher):
         cost_of = cost_memo()
 
         def weight(task: Task) -> float:
-            forward, backward = cost_of(task)
-            return len(task.indices) * (forward + FORWARDS_PER_BACKWARD * backward)
+            return len(task.indices) * in_forwards(task.model, cost_of(task))
 
         for task, missing in open_tasks:
             self._weights[task.name] = weight(replace(task, records=missing))
@@ -267,7 +272,7 @@ class RunWatcher(Watcher):
         self._before = self._passed()
 
     def resume(self, task: Task, passes: Counter[str]) -> None:
-        passed = min(passes_made(passes), OPEN_FRACTION * self._weights[task.name])
+        passed = min(passes_made(task.model, passes), OPEN_FRACTION * self._weights[task.name])
         self._before = self._passed() - passed
         self._meter.reused += passed
 
@@ -282,7 +287,7 @@ class RunWatcher(Watcher):
         """Return the passes of the task that is computed now, in forward passes."""
         if not self._open:
             return 0.0
-        return passes_made(self._open[0].model.pass_counts)
+        return passes_made(self._open[0].model)
 
     def _measure(self) -> None:
         if not self._open:

@@ -85,6 +85,7 @@ class MethodEntry:
         noise: The noise of an entry that adds noise to another.
         base: The id of the entry that it adds noise to.
         layers: Where it is defined: ``any`` or ``input``.
+        shares_passes: Whether its passes serve all evaluated cells of a grid.
     """
 
     id: str
@@ -103,6 +104,7 @@ class MethodEntry:
     noise: Noise | None = None
     base: str = ""
     layers: str = "any"
+    shares_passes: bool = False
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -200,6 +202,7 @@ def method(
     applies: Applies | None = None,
     prepare: Prepare | None = None,
     layers: Literal["any", "input"] = "any",
+    shares_passes: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function as an attribution method.
 
@@ -236,6 +239,8 @@ def method(
         prepare: A function ``(model, batches) -> tensors`` of reference images, called once per
             run; the method receives the tensors as ``prepared``.
         layers: Where the method is defined: ``any`` layer, or the ``input`` only.
+        shares_passes: Whether all its passes serve every evaluated cell of a grid, by
+            ``variant_scores``.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -260,6 +265,7 @@ def method(
             applies,
             prepare,
             layers=layers,
+            shares_passes=shares_passes,
         )
         METHODS.add(entry, function)
         return function
@@ -291,24 +297,26 @@ def _cost_function(
 
 
 def reason_not_applicable(check: Callable[[Model], None]) -> Applies:
-    """Turn a check that raises `NotApplicable` into one that returns why.
+    """Turn a check of all that follows a layer into one that returns why it does not apply.
 
     It may cost a pass, with the network as in ``Passes.frozen_eval``: it is made once for a network
-    and layer.
+    and layer, and not for a layer if the method applies at the input.
     """
-    cache: WeakKeyDictionary[Body, dict[str, str]] = WeakKeyDictionary()
+    cache: WeakKeyDictionary[Body, dict[int, str]] = WeakKeyDictionary()
 
     @wraps(check)
     def reason(model: Model) -> str:
-        layers = cache.setdefault(model.body, {})
-        if model.start_layer not in layers:
+        reasons = cache.setdefault(model.body, {})
+        if reasons.get(0) == "":
+            return ""
+        if model.start not in reasons:
             try:
                 with model.passes.frozen_eval():
                     check(model)
-                layers[model.start_layer] = ""
+                reasons[model.start] = ""
             except NotApplicable as error:
-                layers[model.start_layer] = str(error)
-        return layers[model.start_layer]
+                reasons[model.start] = str(error)
+        return reasons[model.start]
 
     return reason
 

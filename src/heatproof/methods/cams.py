@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -16,6 +16,7 @@ from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.batch import LayerBatch
 from heatproof.models.model import Model
 from heatproof.models.passes import Pass
+from heatproof.models.variants import variant_scores
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName
@@ -171,11 +172,14 @@ def smoothed(features: Tensor, passes: Sequence[Pass], compat: str | None) -> Te
     return _weighted(features, (alpha * g.relu()).sum((2, 3)))
 
 
-def _channels(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    return arguments["channels"], 0
-
-
-@cam("ablationcam", paper="Desai & Ramaswamy 2020", needs=("channels",), cost=_channels, version=2)
+@cam(
+    "ablationcam",
+    paper="Desai & Ramaswamy 2020",
+    needs=("channels",),
+    cost=lambda arguments: (arguments["channels"] + 1, 0),
+    shares_passes=True,
+    version=2,
+)
 def ablationcam(
     model: Model,
     x: Tensor,
@@ -192,32 +196,58 @@ def ablationcam(
     is negative. A positive divisor changes nothing but the scale, so there is none; ``compat=rao``
     divides by the score all the same.
     """
-    score_of = model.score_function(score)
-    logits = model.logits(x)
+    clean = variant_scores(
+        model,
+        target,
+        1,
+        lambda sample, _: x[sample],
+        score=score,
+        ids=rng.ids,
+        name="intact",
+        depends_on=[x],
+    )[:, 0]
     if score == "logit":
-        note_sign(notes, logits, target, reversed_map=compat == "rao")
-    clean = score_of(logits, target)
+        note_sign(notes, clean[:, None], torch.zeros_like(target), reversed_map=compat == "rao")
     features = model.channels_first(x)
     first = features is x  # not tokens, and not channels last already
     # The layout that passes are computed in.
     channels_last = (x.permute(0, 2, 3, 1) if first else x).contiguous()
-    without = []
-    last_sample = torch.empty(0, dtype=torch.long)
-    for sample, channel in model.passes.chunks(len(x), features.shape[1]):
-        # The rows of the last chunk, restored, are reused if the samples are the same.
-        if not torch.equal(sample, last_sample):
-            last_sample = sample
-            ablated = channels_last[sample]
+
+    before: list[Tensor] = []  # the samples, rows, channels and points of the last call
+
+    def ablated(sample: Tensor, channel: Tensor) -> Tensor:
+        # The rows of the last call, restored, are reused if the samples are the same.
+        if before and torch.equal(sample, before[0]):
+            _, row, last, points = before
+            points[row, ..., last] = channels_last[sample, ..., last]
+        else:
             row = torch.arange(len(sample))
-        ablated[row, ..., channel] = 0
-        logits = model.logits(ablated.permute(0, 3, 1, 2) if first else ablated)
-        without.append(score_of(logits, target[sample]))
-        ablated[row, ..., channel] = channels_last[sample, ..., channel]
-    drops = clean[:, None] - torch.cat(without).reshape(len(x), -1)
+            points = channels_last[sample]
+        points[row, ..., channel] = 0
+        before[:] = sample, row, channel, points
+        return points.permute(0, 3, 1, 2) if first else points
+
+    without = variant_scores(
+        model,
+        target,
+        features.shape[1],
+        ablated,
+        score=score,
+        ids=rng.ids,
+        name="ablation",
+        depends_on=[x],
+    )
+    drops = clean[:, None] - without
     return _weighted(features, drops / clean[:, None] if compat == "rao" else drops)
 
 
-@cam("scorecam", paper="Wang et al. 2020", needs=("image", "channels"), cost=_channels)
+@cam(
+    "scorecam",
+    paper="Wang et al. 2020",
+    needs=("image", "channels"),
+    cost=lambda arguments: (arguments["channels"], 0),
+    shares_passes=True,
+)
 def scorecam(
     model: Model,
     x: Tensor,
@@ -232,15 +262,24 @@ def scorecam(
 
     A constant channel has no weight; ``compat=rao`` divides by its range, zero, all the same.
     """
-    score_of = model.score_function(score)
     x = model.channels_first(x)
     flat = x.amax((2, 3)) == x.amin((2, 3))
-    weights = []
-    for sample, channel in model.passes.chunks(len(x), x.shape[1]):
+
+    def seen_through(sample: Tensor, channel: Tensor) -> Tensor:
         mask = resize(x[sample, channel], *image.shape[2:])[:, None]
         low = mask.amin((2, 3), keepdim=True)
         high = mask.amax((2, 3), keepdim=True)
-        logits = model.root.logits(image[sample] * (mask - low) / (high - low))
-        weights.append(score_of(logits, target[sample]))
-    weight = torch.cat(weights).reshape(len(x), -1)
+        return image[sample] * (mask - low) / (high - low)
+
+    weight = variant_scores(
+        model,
+        target,
+        x.shape[1],
+        seen_through,
+        score=score,
+        ids=rng.ids,
+        name="channels",
+        depends_on=[image, x],
+        from_image=True,
+    )
     return _weighted(x, weight if compat == "rao" else torch.where(flat, 0, weight))

@@ -37,6 +37,13 @@ from heatproof.userfile import PREFIX, from_file
 ALL_LAYERS = "all"  # in an expression: each layer of a model from its input to `final`
 
 
+Sees = Callable[[int, int], tuple[slice, slice]]
+
+
+def _everything(height: int, width: int) -> tuple[slice, slice]:
+    return slice(0, height), slice(0, width)
+
+
 class _CostArguments(dict[str, Any]):
     """The arguments of a method and the size of its layer, which is found only if it is read."""
 
@@ -141,20 +148,30 @@ class Expression:
     def cost(self) -> tuple[int, int] | None:
         """Forward and backward passes per image of 224 px, by itself; None if unknown.
 
-        For a method that goes through channels, they are per channel.
+        For a method that goes through channels, they are those of each channel.
         """
-        return self.cost_at(lambda: (1, 224, 224))
+        cost = self.cost_at(lambda: (1, 224, 224))
+        if cost is None or "channels" not in self.entry.needs:
+            return cost
+        of_two = self.cost_at(lambda: (2, 224, 224))
+        assert of_two is not None
+        return of_two[0] - cost[0], of_two[1] - cost[1]
 
-    def cost_at(self, shape: Callable[[], Sequence[int]]) -> tuple[int, int] | None:
+    def cost_at(
+        self, shape: Callable[[], Sequence[int]], sees: Sees = _everything
+    ) -> tuple[int, int] | None:
         """Return the same for an activation.
 
         Args:
             shape: Returns the shape of one image's activation, (channels, height, width). It may
                 take a pass, so it is called only if the cost depends on it.
+            sees: Returns which rows and columns of an activation, given its height and width, the
+                logits can depend on.
         """
         if self.entry.cost is None:
             return None
-        forwards, backwards = self.entry.cost(_CostArguments(self.arguments, shape))
+        given = {**self.arguments, "at_input": self.layer == "input", "sees": sees}
+        forwards, backwards = self.entry.cost(_CostArguments(given, shape))
         copies = self.noise.n if self.noise else 1
         return copies * forwards, copies * backwards
 

@@ -5,7 +5,7 @@ All of them call ``masked_scores``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -18,6 +18,8 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.errors import HeatproofError
 from heatproof.methods.base import method
 from heatproof.models.model import Model
+from heatproof.models.variants import variant_scores
+from heatproof.models.views import seen_sides
 from heatproof.tensor.batching import map_rows, rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import linear
@@ -40,6 +42,8 @@ def masked_scores(
     *,
     score: str,
     fill: Tensor | None = None,
+    ids: Sequence[str] = (),
+    name: str = "",
 ) -> Tensor:
     """Compute the score of every sample under every mask.
 
@@ -51,24 +55,41 @@ def masked_scores(
         keep: Returns what masks keep, by their indices.
         score: The name of the score.
         fill: What removed pixels become, ``(B, C, H, W)``; None makes them zero.
+        ids: The ids of the samples.
+        name: What the masks are, with all settings, so that the cells of a grid can share passes;
+            empty: nothing is shared.
 
     Returns:
         Scores of shape ``(B, count)``, in double precision.
     """
-    score_of = model.score_function(score)
-    scores = torch.empty(len(x), count, dtype=torch.float64, device=x.device)
-    for sample, mask in model.passes.chunks(len(x), count):
+
+    def masked(sample: Tensor, mask: Tensor) -> Tensor:
         kept = keep(mask)[:, None]
         points = x[sample].mul_(kept)
         if fill is not None:
             points += fill[sample].mul_(1 - kept)
-        scores[sample, mask] = score_of(model.logits(points), target[sample]).double()
-    return scores
+        return points
+
+    depends_on = [x] if fill is None else [x, fill]
+    return variant_scores(
+        model, target, count, masked, score=score, ids=ids, name=name, depends_on=depends_on
+    ).double()
 
 
-def clean_scores(model: Model, x: Tensor, target: Tensor, score: str) -> Tensor:
-    """Compute the scores ``(B,)`` of the samples as they are, in double precision."""
-    return model.score_function(score)(model.logits(x), target).double()
+def clean_scores(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    score: str,
+    ids: Sequence[str] = (),
+    name: str = "",
+) -> Tensor:
+    """Compute the scores ``(B,)`` of the samples as they are; ids and name as above."""
+
+    def keep(mask: Tensor) -> Tensor:
+        return x.new_ones(len(mask), 1, 1)
+
+    return masked_scores(model, x, target, 1, keep, score=score, ids=ids, name=name)[:, 0]
 
 
 def baseline_fill(
@@ -108,7 +129,7 @@ def baseline_fill(
 
 
 def _window(
-    size: int | None, stride: int | None, of: int | None, side: int, at_input: bool = True
+    size: int | None, stride: int | None, of: int | None, side: int, at_input: bool
 ) -> tuple[int, int]:
     """Return the side of windows and their distance, both scaled if they are meant for ``of``."""
     size = size or (16 if at_input else 5)
@@ -121,15 +142,16 @@ def _window(
 def _occlusions(arguments: Mapping[str, Any]) -> tuple[int, int]:
     given = (arguments["size"], arguments["stride"], arguments["of"])
     height = arguments["height"]
-    size, stride = _window(*given, height)
+    width = arguments["side"]
+    size, stride = _window(*given, height, arguments["at_input"])
     down, along = (
-        len(windows(side, size, stride, arguments["compat"]))
-        for side in (height, arguments["side"])
+        int(windows(side, size, stride, arguments["compat"])[:, seen].any(1).sum())
+        for side, seen in zip((height, width), arguments["sees"](height, width), strict=True)
     )
     return down * along + 1, 0
 
 
-@perturbation("occlusion", paper="Zeiler & Fergus 2014", cost=_occlusions)
+@perturbation("occlusion", paper="Zeiler & Fergus 2014", cost=_occlusions, shares_passes=True)
 def occlusion(
     model: Model,
     x: Tensor,
@@ -178,9 +200,24 @@ def occlusion(
         return 1 - down[window // len(along), :, None] * along[window % len(along), None, :]
 
     fill = baseline_fill(model, x, baseline, rng, baseline_prepared)
-    count = len(down) * len(along)
-    without = masked_scores(model, x, target, count, keep, score=score, fill=fill)
-    drops = clean_scores(model, x, target, score)[:, None] - without
+    rows, columns = seen_sides(model, height, width)
+    seen = torch.outer(down[:, rows].any(1), along[:, columns].any(1)).flatten().nonzero()[:, 0]
+    seen = seen.cpu()
+    name = f"occlusion {size} {stride} {compat}"
+    without = masked_scores(
+        model,
+        x,
+        target,
+        len(seen),
+        lambda window: keep(seen[window]),
+        score=score,
+        fill=fill,
+        ids=rng.ids,
+        name=name,
+    )
+    clean = clean_scores(model, x, target, score, rng.ids, f"clean, {name}")
+    drops = torch.zeros(len(x), len(down) * len(along), dtype=torch.float64, device=x.device)
+    drops[:, seen] = clean[:, None] - without
     drops = drops.reshape(len(x), len(down), len(along))
     if compat is None:
         drops = drops / torch.outer(down.sum(1), along.sum(1))
@@ -281,7 +318,7 @@ def _masks(arguments: Mapping[str, Any]) -> tuple[int, int]:
     return arguments["masks"], 0
 
 
-@perturbation("rise", paper="Petsiuk et al. 2018", signed=False, cost=_masks)
+@perturbation("rise", paper="Petsiuk et al. 2018", signed=False, cost=_masks, shares_passes=True)
 def rise(
     model: Model,
     x: Tensor,
@@ -315,10 +352,11 @@ def rise(
     """
     drawn = SoftMasks.draw(rng, x, masks, cells, p, compat)
     fill = baseline_fill(model, x, baseline, rng, baseline_prepared)
-    return rise_maps(model, x, target, drawn, p, score, fill, compat)
+    name = f"rise {masks} {cells} {p} {compat} {rng.seed}"
+    return rise_maps(model, x, target, drawn, p, score, fill, compat, rng.ids, name)
 
 
-@perturbation("rise-u", paper="Hesse et al. 2024", signed=False, cost=_masks)
+@perturbation("rise-u", paper="Hesse et al. 2024", signed=False, cost=_masks, shares_passes=True)
 def rise_u(
     model: Model,
     x: Tensor,
@@ -333,7 +371,8 @@ def rise_u(
     """RISE with removed pixels from one image of U(-1, 1) noise, the same for all samples."""
     noise = (2 * rng.once("rise-u", x.shape[1:]).to(x) - 1).expand_as(x)
     drawn = SoftMasks.draw(rng, x, masks, cells, p, None)
-    return rise_maps(model, x, target, drawn, p, score, noise)
+    name = f"rise {masks} {cells} {p} {None} {rng.seed}"
+    return rise_maps(model, x, target, drawn, p, score, noise, None, rng.ids, name)
 
 
 def rise_maps(
@@ -345,9 +384,13 @@ def rise_maps(
     score: str,
     fill: Tensor | None,
     compat: str | None = None,
+    ids: Sequence[str] = (),
+    name: str = "",
 ) -> Tensor:
     """Compute Σ_i f(kept by M_i) M_i / (N p), of shape ``(B, H, W)``; see ``rise``."""
-    scores = masked_scores(model, x, target, len(masks), masks, score=score, fill=fill)
+    scores = masked_scores(
+        model, x, target, len(masks), masks, score=score, fill=fill, ids=ids, name=name
+    )
     total = mask_sums(scores, masks, model.batch_size)
     if compat == "xplique":
         return total / mask_sums(torch.ones_like(scores[:1]), masks, model.batch_size)

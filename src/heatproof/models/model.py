@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,9 @@ from heatproof.models.wrapping import (
 from heatproof.tensor.scores import HeadName, Score, class_probabilities, score_function
 from heatproof.text import counted
 from heatproof.userfile import source_of
+
+if TYPE_CHECKING:
+    from heatproof.models.variants import Ahead
 
 
 class Model:
@@ -186,6 +189,7 @@ class Model:
         # Weights fine-tuned from these, by what for; None: yet to be made.
         self.fine_tuned_weights: dict[str, Path | None] = {}
         self.view = ""  # how a grid of images is seen, such as difull 2×2, cell 3
+        self.ahead: Ahead | None = None  # what the evaluated cells of a grid share
 
     def __repr__(self) -> str:
         layers = ", ".join(self.layers)
@@ -334,6 +338,7 @@ class Model:
         model.layer_table = self.layer_table.restricted_to(body)
         model.pass_counts = Counter()
         model.root = model
+        model.ahead = None
         return model
 
     def with_head(self, head: HeadName) -> Model:

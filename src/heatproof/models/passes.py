@@ -49,7 +49,7 @@ class Passes:
         Returns:
             Logits ``(B, K)`` and the inputs of the last layer with weights ``(B, D)``.
         """
-        if self._uses_backend:
+        if self.uses_backend:
             return self._forward_by_backend(x)
         # A tail may start after the embedding; its own input stands for it then.
         layer = max(self.model.layer_table.embedding, self.model.start)
@@ -58,7 +58,7 @@ class Passes:
 
     def logits_and_activation(self, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Compute logits and a layer's activation, in one pass unless a backend has the logits."""
-        if self._uses_backend:
+        if self.uses_backend:
             return self.forward(x)[0], self.activation(x, layer)
         return self._observe(x, layer)
 
@@ -97,8 +97,25 @@ class Passes:
             logits, activation = self._in_batches(x, observed)
         return logits, activation
 
+    def heads(
+        self,
+        x: Tensor,
+        cut: int,
+        heads: Sequence[Callable[[Tensor, Sequence[int]], tuple[Tensor, object]]],
+    ) -> list[Tensor]:
+        """Compute the logits of several heads on the same features, which end at a layer."""
+        model = self.model
+
+        def run(part: Tensor) -> tuple[Tensor, ...]:
+            features = model.body.run(self._pad(part), model.start, cut)[0]
+            return tuple(head(features, ())[0] for head in heads)
+
+        with eval_mode(model.module):
+            return list(self._in_batches(x, run))
+
     @property
-    def _uses_backend(self) -> bool:
+    def uses_backend(self) -> bool:
+        """Whether a backend other than the network itself runs passes without gradients."""
         return backends.used(self.model.backend) != backends.EAGER and self.model.start == 0
 
     def _forward_by_backend(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -280,8 +297,18 @@ class Passes:
 
     def _count(self, kind: str, images: int, start: int) -> None:
         """Count images; passes that start at a later layer are counted separately."""
-        key = kind if start == 0 else f"{kind} from {self.model.body.layers[start]}"
-        self.model.pass_counts[key] += images
+        self.model.pass_counts[pass_kind(kind, self.model, start)] += images
+
+
+def pass_kind(kind: str, model: Model, start: int) -> str:
+    """Return what a pass is counted as: ``forward``, or ``forward from layer3``.
+
+    Args:
+        kind: ``forward`` or ``backward``.
+        model: The model.
+        start: The number of the layer that the pass starts at, or that gradients are of.
+    """
+    return kind if start == 0 else f"{kind} from {model.body.layers[start]}"
 
 
 def _joined(passes: Sequence[Pass]) -> Pass:

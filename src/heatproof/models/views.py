@@ -10,7 +10,7 @@ Each view is a ``Model`` with the network's weights (not copies) and its layers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -76,22 +76,64 @@ def dipart(model: Model, grid: int, cell: int) -> Model:
         NotApplicable: If the network cannot run on grids.
     """
     split = _split(model, grid)
-    top = split.down * (cell // grid)
-    left = split.along * (cell % grid)
 
-    def head(h: Tensor, watch: Collection[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        return model.body.run(
-            h[..., top : top + split.height, left : left + split.width], split.cut, watch=watch
-        )
+    def head_of(cell: int) -> Head:
+        top = split.down * (cell // grid)
+        left = split.along * (cell % grid)
+
+        def head(h: Tensor, watch: Collection[int]) -> tuple[Tensor, dict[int, Tensor]]:
+            return model.body.run(
+                h[..., top : top + split.height, left : left + split.width], split.cut, watch=watch
+            )
+
+        return head
 
     return model.with_view(
-        f"dipart {grid}×{grid}, cell {cell}", grid, Connected(model.body, split.cut, head, cell)
+        f"dipart {grid}×{grid}, cell {cell}",
+        grid,
+        Connected(model.body, split.cut, head_of(cell), cell, head_of),
     )
 
 
 def visible_cell(model: Model) -> int | None:
     """Return the only grid cell that the model sees, or None if it sees the whole image."""
     return model.body.cell if isinstance(model.body, Connected | Disconnected) else None
+
+
+def shares_features(model: Model) -> bool:
+    """Return whether the cells of a grid can share passes: the model sees features of all."""
+    if isinstance(model.body, Disconnected):
+        return False
+    return visible_cell(model) is None or not model.passes.uses_backend
+
+
+def logits_of_cells(model: Model, x: Tensor, cells: Sequence[int | None]) -> list[Tensor]:
+    """Compute the logits of some grid cells without gradients, from passes that they share.
+
+    Args:
+        model: A view of a grid, or any model if the cells are the one that it sees.
+        x: Images or activations of shape ``(B, C, h, w)``.
+        cells: The grid cells; None where the head sees all of them.
+
+    Returns:
+        Logits ``(B, K)`` of each cell.
+    """
+    body = model.body
+    if len(set(cells)) == 1:
+        return [model.logits(x)] * len(cells)
+    assert isinstance(body, Connected) and body.head_of is not None
+    heads = [body.head_of(cell) for cell in cells if cell is not None]
+    return model.passes.heads(x, body.cut, heads)
+
+
+def seen_sides(model: Model, height: int, width: int) -> tuple[slice, slice]:
+    """Return which rows and columns of an image or activation the logits can depend on."""
+    body = model.body
+    if not isinstance(body, Disconnected):
+        return slice(0, height), slice(0, width)
+    row, column = divmod(body.cell, body.grid)
+    down, along = height // body.grid, width // body.grid
+    return slice(row * down, (row + 1) * down), slice(column * along, (column + 1) * along)
 
 
 # (features, layers to watch) -> logits, the watched layers' activations
@@ -103,11 +145,19 @@ class Connected:
 
     cell: int | None  # the grid cell that the head sees; None: all of them
 
-    def __init__(self, inner: Body, cut: int, head: Head, cell: int | None = None):
+    def __init__(
+        self,
+        inner: Body,
+        cut: int,
+        head: Head,
+        cell: int | None = None,
+        head_of: Callable[[int], Head] | None = None,
+    ):
         self.inner = inner
         self.cut = cut
         self.head = head
         self.cell = cell
+        self.head_of = head_of  # the heads that see other grid cells
         self.layers, self.aliases = _feature_layers(inner, cut)
 
     def run(

@@ -22,6 +22,7 @@ from heatproof.models.zoo import load_model
 from heatproof.plan.cost import plan_cost
 from heatproof.plan.make_plan import make_plan, method_refusal
 from heatproof.plan.spec import DataSpec, ModelSpec, Spec
+from heatproof.plan.speed import probe_shapes
 from heatproof.plan.tasks import Plan
 from heatproof.runs.format import Cost, ModelView
 from heatproof.userfile import PREFIX
@@ -36,15 +37,16 @@ class AssumedData:
         name: The name of the data that they stand for.
         count: The number of images; their labels go through all classes.
         classes: The number of classes.
+        run: The number of images of the same class in a row.
     """
 
     has_silhouettes = True
     part_names: Sequence[str] = ()
 
-    def __init__(self, name: str, count: int, classes: int):
+    def __init__(self, name: str, count: int, classes: int, run: int = 1):
         self.name = name
         self.ids = [f"{name} {i}" for i in range(count)]
-        self.labels = [i % classes for i in range(count)]
+        self.labels = [i // run % classes for i in range(count)]
         self.fingerprints = [""] * count
 
     def load(self, index: int) -> Sample:
@@ -96,7 +98,7 @@ def assumed_plan(spec: Spec, samples: int) -> Plan:
         return known[key]
 
     with assumed_confidence():
-        return make_plan(
+        plan = make_plan(
             models,
             [_data(spec.data, samples, model) for model in models],
             spec.expressions(),
@@ -107,6 +109,9 @@ def assumed_plan(spec: Spec, samples: int) -> Plan:
             references=[_reference(spec, model) for model in models],
             refusal=refusal,
         )
+    for model in {task.model for task in plan.tasks}:
+        probe_shapes(model)
+    return plan
 
 
 def _model(entry: ModelSpec, fine_tunings: Sequence[str]) -> Model:
@@ -129,7 +134,7 @@ def _network(name: str) -> Model:
 def _data(data: DataSpec, samples: int, model: Model) -> AssumedData:
     counts = [samples, data.limit, data.per_class and data.per_class * model.n_classes]
     count = min(count for count in counts if count is not None)
-    return AssumedData(data.name, count, model.n_classes)
+    return AssumedData(data.name, count, model.n_classes, data.per_class or 1)
 
 
 def _reference(spec: Spec, model: Model) -> AssumedData:

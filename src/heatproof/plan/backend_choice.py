@@ -148,7 +148,7 @@ def _best(
     model = task.model
     if model.view:
         return Choice(EAGER, "grids are seen with gradients, which no other backend has")
-    passes = task_cost(task)[0] * len(task.data.ids)
+    passes = task_cost(task)["forward"] * len(task.data.ids)
     operations = probe(model).operations
     scale = 1 if model.device.type == "cpu" else GPU_FACTOR
     work = passes * operations

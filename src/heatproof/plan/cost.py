@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from heatproof.baselines import Baseline
+from heatproof.methods import Expression
 from heatproof.models.backends import EAGER, used
 from heatproof.models.cutting import Body
 from heatproof.models.model import Model
+from heatproof.models.passes import pass_kind
+from heatproof.models.views import shares_features
 from heatproof.plan.speed import (
     FORWARDS_PER_BACKWARD,
     Calibration,
     Speed,
-    method_cost,
+    method_passes,
     read_speed,
     record_speed,
+    seconds_of,
 )
 from heatproof.plan.tasks import Plan, Task
 from heatproof.runs.format import Cost, ModelView, TimingKey
@@ -37,30 +41,34 @@ def plan_cost(plan: Plan) -> dict[ModelView, Cost]:
 
     A backward pass includes its forward pass.
     """
-    images: Counter[ModelView] = Counter()
-    forwards: Counter[ModelView] = Counter()
-    backwards: Counter[ModelView] = Counter()
+    images = Counter({task.subject: 0 for task in plan.tasks})
+    for task in plan.tasks:
+        images[task.subject] += len(task.indices)
+    return {
+        subject: Cost.of(images[subject], passes) for subject, passes in plan_passes(plan).items()
+    }
+
+
+def plan_passes(plan: Plan) -> dict[ModelView, Counter[str]]:
+    """Return the passes of each model view by their kind, as ``Model.pass_counts`` has them."""
+    found: dict[ModelView, Counter[str]] = {}
     cost_of = cost_memo()
     for task in plan.tasks:
-        forward, backward = cost_of(task)
-        images[task.subject] += len(task.indices)
-        forwards[task.subject] += forward * len(task.indices)
-        backwards[task.subject] += backward * len(task.indices)
+        passes = found.setdefault(task.subject, Counter())
+        for kind, count in cost_of(task).items():
+            passes[kind] += count * len(task.indices)
     for subject, task in {t.subject: t for t in plan.tasks if t.reference}.items():
         forward, backward = _preparation_cost(task)
-        forwards[subject] += forward
-        backwards[subject] += backward
-    return {
-        subject: Cost(
-            images=images[subject], forwards=forwards[subject], backwards=backwards[subject]
-        )
-        for subject in images
-    }
+        found[subject]["forward"] += forward
+        found[subject]["backward"] += backward
+    return found
 
 
 def _preparation_cost(task: Task) -> tuple[int, int]:
     """Return the passes (forward, backward) before anything is evaluated."""
     preparations = {record.protocol.preparation_key for record in task.applicable} - {""}
+    expressions = [record.expression for record in task.applicable]
+    preparations |= {e.map_key for e in expressions if e.entry.prepare is not None}
     baselines = set()
     for record in task.applicable:
         for name in (record.protocol.baseline_name, record.expression.arguments.get("baseline")):
@@ -72,11 +80,11 @@ def _preparation_cost(task: Task) -> tuple[int, int]:
     return forwards, sum(backward for _, backward in costs)
 
 
-def cost_memo() -> Callable[[Task], tuple[int, int]]:
+def cost_memo() -> Callable[[Task], Mapping[str, int]]:
     """Return `task_cost` for many tasks: shards of a view that evaluate the same cost the same."""
-    known: dict[tuple[ModelView, tuple[Evaluation, ...]], tuple[int, int]] = {}
+    known: dict[tuple[ModelView, tuple[Evaluation, ...]], Mapping[str, int]] = {}
 
-    def cost(task: Task) -> tuple[int, int]:
+    def cost(task: Task) -> Mapping[str, int]:
         key = (task.subject, task.records.evaluations)
         if key not in known:
             known[key] = task_cost(task)
@@ -85,10 +93,11 @@ def cost_memo() -> Callable[[Task], tuple[int, int]]:
     return cost
 
 
-def task_cost(task: Task) -> tuple[int, int]:
-    """Return the passes (forward, backward) per image through the whole network.
+def task_cost(task: Task) -> Counter[str]:
+    """Return the passes per image by their kind, as ``Model.pass_counts`` has them.
 
-    What methods share is counted once; passes that begin at a later layer are not counted.
+    What methods share is counted once; passes that start at a later layer are of a kind of their
+    own.
     """
     records = task.applicable
     shared: dict[Hashable, int] = {}
@@ -99,29 +108,46 @@ def task_cost(task: Task) -> tuple[int, int]:
         for images, count in record.protocol.passes().items():
             per_method[record.expression.label, images] = count
         explanations[record.expression.map_key] += record.protocol.explanations()
-    forwards = 1 + sum(shared.values()) + sum(per_method.values())
-    backwards = 0
-    expressions = {record.expression.map_key: record.expression for record in records}.values()
-    layers = {e.map_key: task.model.layer_name(e.layer) for e in expressions}
+    expressions = {record.expression.map_key: record.expression for record in records}
+    passes = _shared_between_methods(task.model, expressions.values())
+    passes["forward"] += 1 + sum(shared.values()) + sum(per_method.values())
     noise_counted = set[str]()
-    for expression in expressions:
-        repeats = explanations[expression.map_key]
-        from_image = layers[expression.map_key] == "input" or "image" in expression.entry.needs
-        noise_is_shared = expression.noise_key != "" and expression.noise_key in noise_counted
-        if from_image and not expression.shares_gradient and not noise_is_shared:
+    for map_key, expression in expressions.items():
+        repeats = explanations[map_key]
+        if task.model.layer_index(expression.layer):  # the activation of each other image
+            passes["forward"] += repeats
+        if not expression.shares_gradient and expression.noise_key not in noise_counted - {""}:
             noise_counted.add(expression.noise_key)
             repeats += 1
-        if repeats:
-            forward, backward = method_cost(expression, task.model) or (0, 0)
-            forwards += repeats * forward
-            backwards += repeats * backward
-    gradients = [e for e in expressions if e.shares_gradient]
-    gradient_layers = {layers[e.map_key] for e in gradients}
-    reached = set(layers.values()) - {"input"}  # layers whose activations need a forward pass
-    if "input" in gradient_layers:
-        backwards += len({e.arguments.get("score") for e in gradients})
-        reached -= gradient_layers
-    return forwards + len(reached), backwards
+        if repeats and is_made_ahead(task, expression):
+            repeats -= 1
+        for kind, count in method_passes(expression, task.model).items():
+            passes[kind] += repeats * count
+    return passes
+
+
+def is_made_ahead(task: Task, expression: Expression) -> bool:
+    """Return whether a method's passes are made with those of another cell of the same grids."""
+    is_shared = expression.entry.shares_passes and expression.noise is None
+    ahead = task.model.ahead if is_shared and shares_features(task.model) else None
+    return ahead is not None and not ahead.is_first(task.data.ids[0])
+
+
+def _shared_between_methods(model: Model, expressions: Iterable[Expression]) -> Counter[str]:
+    """Return the passes per image that a `ModelBatch` makes for all methods together."""
+    expressions = list(expressions)
+    layers = {model.layer_index(expression.layer) for expression in expressions}
+    by_gradient = [expression for expression in expressions if expression.shares_gradient]
+    announced = {model.layer_index(expression.layer) for expression in by_gradient}
+    passes: Counter[str] = Counter()
+    if by_gradient:
+        scores = {expression.arguments.get("score") for expression in by_gradient}
+        if len(announced) > 1:  # the activations of later layers are those of the logit's pass
+            scores.add("logit")
+        passes[pass_kind("backward", model, min(announced))] = len(scores)
+        announced.remove(min(announced))
+    passes["forward"] = len(layers - announced - {0})  # that end at a layer
+    return passes
 
 
 def uncounted_methods(plan: Plan) -> list[str]:
@@ -175,7 +201,8 @@ def forecast(plan: Plan, measure: bool = False) -> Forecast:
     peaks = []
     timed: dict[str, tuple[float, float]] = {}
     per_pixel: dict[Body, tuple[float, float]] = {}
-    for subject, cost in plan_cost(plan).items():
+    images = {subject: cost.images for subject, cost in plan_cost(plan).items()}
+    for subject, passes in plan_passes(plan).items():
         task = tasks[subject]
         known = read_speed(task.model)
         peaks.append(known.memory)
@@ -202,8 +229,8 @@ def forecast(plan: Plan, measure: bool = False) -> Forecast:
             forward, backward = timed[network]
             per_pixel.setdefault(model.body, (forward / pixels, backward / pixels))
             bases.add("estimated")
-        seconds[subject] = cost.forwards * forward + cost.backwards * backward
-        seconds[subject] += cost.images * _beyond_passes(task, known, forward, backward)
+        seconds[subject] = seconds_of(task.model, passes, forward, backward)
+        seconds[subject] += images[subject] * _beyond_passes(task, known, forward, backward)
     disk = sum(_disk(task, plan.keep_maps) for task in plan.tasks)
     memory = max((peak for peak in peaks if peak is not None), default=None)
     basis = next(basis for basis in ("estimated", "measured", "runs") if basis in bases)
@@ -223,20 +250,18 @@ def _measure(model: Model, batch_size: int) -> Calibration:
 def _beyond_passes(task: Task, known: Calibration, forward: float, backward: float) -> float:
     """Return the seconds per image that earlier runs took beyond the passes that are counted.
 
-    Methods at later layers, imputations and sorting take time as well. It can be less than nothing
-    where a method needs fewer passes than it states.
+    Imputations and sorting take time as well. It can be less than nothing where a method needs
+    fewer passes than it states.
     """
     extra = 0.0
     expressions = {record.expression.map_key: record.expression for record in task.applicable}
     for map_key, expression in expressions.items():
         spent = known.seconds_of(TimingKey("maps", map_key))
-        if spent is None or expression.shares_gradient or expression.noise_key:
+        shared = expression.shares_gradient or expression.noise_key
+        if spent is None or shared or (task.model.ahead and expression.entry.shares_passes):
             continue
-        counted = (0, 0)
-        from_image = task.model.layer_name(expression.layer) == "input"
-        if from_image or "image" in expression.entry.needs:
-            counted = method_cost(expression, task.model) or (0, 0)
-        extra += spent - counted[0] * forward - counted[1] * backward
+        counted = method_passes(expression, task.model)
+        extra += spent - seconds_of(task.model, counted, forward, backward)
     return extra + _beyond_score_passes(task, known, forward)
 
 

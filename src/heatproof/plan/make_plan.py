@@ -98,11 +98,12 @@ def make_plan(
         refused = {p.canonical: refusals[model.name, p.canonical] for p in protocols}
         at_layers = expand_layers(methods, model)
         model_tasks: list[Task] = []
+        own_weights = model.fingerprint()
         fingerprints: dict[int, str] = {}
         for view, evaluating in _views(model, samples, protocols, refused, accepted):
             reference = _reference(view, reference_data, seed, at_layers, evaluating)
             if id(view.model) not in fingerprints:  # cells of a grid have the same model
-                fingerprints[id(view.model)] = view.model.fingerprint()
+                fingerprints[id(view.model)] = _fingerprint(view.model, model, own_weights)
             weights = fingerprints[id(view.model)]
             model_tasks += _tasks(
                 model.name,
@@ -120,6 +121,21 @@ def make_plan(
         tasks += sorted(model_tasks, key=lambda task: task.indices.start)
     kept = sys.maxsize if keep_maps == "all" else keep_maps
     return Plan(tuple(tasks), seed, batch_size, kept)
+
+
+def _fingerprint(view: Model, model: Model, weights: str) -> str:
+    """Return the fingerprint of a view, whose weights are hashed only if they are not the model's.
+
+    Args:
+        view: The view's model.
+        model: The model that it is a view of.
+        weights: The fingerprint of that model.
+    """
+    if view is model:
+        return weights
+    if view.view and view.module is model.module:
+        return _hash([weights, view.view])
+    return view.fingerprint()
 
 
 class _Backends:

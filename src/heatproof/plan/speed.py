@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from heatproof.files import atomic_write, content_hash
@@ -26,6 +29,8 @@ from heatproof.models.cache_dir import home
 from heatproof.models.cutting import Body
 from heatproof.models.guards import eval_mode
 from heatproof.models.model import Model
+from heatproof.models.passes import pass_kind
+from heatproof.models.views import seen_sides
 from heatproof.plan.tasks import Task
 from heatproof.platform import cpu_name, peak_memory
 from heatproof.protocols import Protocol
@@ -45,19 +50,61 @@ def method_cost(expression: Expression, model: Model) -> tuple[int, int] | None:
 
     The cost may depend on the size of the layer.
     """
-    return expression.cost_at(lambda: layer_shape(model, expression.layer))
+    return expression.cost_at(
+        lambda: layer_shape(model, expression.layer), partial(seen_sides, model)
+    )
+
+
+def method_passes(expression: Expression, model: Model) -> Counter[str]:
+    """Return the same by kind of pass, as ``Model.pass_counts`` has them; none if unknown.
+
+    A method that explains a layer runs the network from there on, unless it needs the image.
+    """
+    forwards, backwards = method_cost(expression, model) or (0, 0)
+    layer = model.layer_index(expression.layer)
+    needs = expression.entry.needs
+    passes: Counter[str] = Counter()
+    if layer and "image" in needs and "gradient" in needs:  # forward to the layer, back to it
+        forwards += backwards
+    passes[pass_kind("forward", model, 0 if "image" in needs else layer)] += forwards
+    passes[pass_kind("backward", model, layer)] += backwards
+    return +passes
+
+
+def in_forwards(model: Model, passes: Mapping[str, int]) -> float:
+    """Return what passes cost in forward passes through the whole network."""
+    return seconds_of(model, passes, 1.0, FORWARDS_PER_BACKWARD)
+
+
+def seconds_of(model: Model, passes: Mapping[str, int], forward: float, backward: float) -> float:
+    """Return what passes cost, if those from a later layer cost their share of the operations.
+
+    Args:
+        model: The model.
+        passes: Images by kind of pass, as ``Model.pass_counts`` has them.
+        forward: What a forward pass through the whole network costs.
+        backward: The same for a backward pass.
+    """
+    total = 0.0
+    for name, count in passes.items():
+        kind, _, layer = name.partition(" from ")
+        share = share_after(model, layer) if layer else 1.0
+        total += count * share * (forward if kind == "forward" else backward)
+    return total
 
 
 class Probe(NamedTuple):
     """The shapes and operations of a network, as one pass of one image shows them.
 
     Attributes:
-        shapes: The shape of the activation at each layer.
+        shapes: The shape of the activation at each layer, as far as they are known.
         operations: The floating-point operations, by convolutions and matrix products.
+        after: The operations from each layer on, if they are known.
     """
 
     shapes: dict[int, tuple[int, ...]]
     operations: int
+    after: dict[int, int]
 
 
 _probes: WeakKeyDictionary[Body, Probe] = WeakKeyDictionary()
@@ -66,14 +113,51 @@ _probes: WeakKeyDictionary[Body, Probe] = WeakKeyDictionary()
 def probe(model: Model) -> Probe:
     """Pass one image through a network, once for all models that have it in common."""
     if model.body not in _probes:
-        x = torch.zeros((1, *model.image_shape), device=model.device, dtype=model.dtype)
-        layers = range(len(model.layer_table.names))
-        counter = FlopCounterMode(display=False)
-        with torch.no_grad(), eval_mode(model.module), counter:
-            _, seen = model.body.run(model.passes.to_layout(x), 0, watch=layers)
-        shapes = {layer: tuple(activation.shape[1:]) for layer, activation in seen.items()}
-        _probes[model.body] = Probe(shapes, counter.get_total_flops())
+        _probes[model.body] = _probe(model)
     return _probes[model.body]
+
+
+def probe_shapes(model: Model) -> None:
+    """Find the same without computing values, for a network that is never run.
+
+    What the network caches of such a pass has no values either.
+    """
+    if model.body not in _probes:
+        with suppress(Exception), FakeTensorMode(allow_non_fake_inputs=True):
+            _probes[model.body] = _probe(model)  # else an operation needs values
+
+
+def _probe(model: Model) -> Probe:
+    x = torch.zeros((1, *model.image_shape), device=model.device, dtype=model.dtype)
+    counter = FlopCounterMode(display=False)
+    steps = model.body.steps(0)
+    with torch.no_grad(), eval_mode(model.module), counter:
+        h = model.passes.to_layout(x)
+        if steps is None:  # it always runs as a whole
+            _, seen = model.body.run(h, 0, watch=range(len(model.layer_table.names)))
+            shapes = {layer: tuple(activation.shape[1:]) for layer, activation in seen.items()}
+            total = counter.get_total_flops()
+            return Probe(shapes, total, dict.fromkeys(shapes, total))
+        shapes = {}
+        done = {}
+        cells = 1
+        for to, run in steps:
+            h = run(h)
+            if to == "crop":  # activations show all grid cells side by side
+                cells = model.height // h.shape[-2]
+            elif isinstance(to, int) and to < len(model.layer_table.names):
+                shape = h.shape[1:]
+                shapes[to] = (*shape[:1], *(cells * side for side in shape[1:]))
+                done[to] = counter.get_total_flops()
+    total = counter.get_total_flops()
+    return Probe(shapes, total, {layer: total - before for layer, before in done.items()})
+
+
+def share_after(model: Model, layer: str) -> float:
+    """Return the share of a pass's operations that come after a layer, given by its name."""
+    found = probe(model)
+    number = model.body.layers.index(layer)
+    return found.after.get(number, found.operations) / found.operations if found.operations else 1.0
 
 
 def layer_shape(model: Model, layer: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ evaluated grid cell. In ``dipart`` only its head cannot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -19,6 +19,7 @@ from heatproof.data.grids import Grids, make_grids
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models import views
 from heatproof.models.model import Model
+from heatproof.models.variants import Ahead, Place
 from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
 from heatproof.tensor.localization import cell_fraction, cell_sums
 
@@ -88,13 +89,12 @@ class Localization(Protocol):
             seed=self.seed,
         )
         load = lru_cache(CACHED_GRIDS * self.grid**2)(data.load)
+        models = self.cell_models(model)
+        data_of = {cell: Grids(data, cells, self.grid, cell, pool, load) for cell in models}
+        _share_passes(models, data_of)
         return [
-            View(
-                ViewKey("grid", f"{self.id} ({self.setting})", cell),
-                view,
-                Grids(data, cells, self.grid, cell, pool, load),
-            )
-            for cell, view in self.cell_models(model).items()
+            View(ViewKey("grid", f"{self.id} ({self.setting})", cell), models[cell], grids)
+            for cell, grids in data_of.items()
         ]
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
@@ -105,6 +105,22 @@ class Localization(Protocol):
         sums = cell_sums(maps, self.grid)
         assert batch.view.cell is not None, "grids are evaluated in one of their cells"
         return Scores(cell_fraction(sums, batch.view.cell), [""] * len(sums), {"cells": sums})
+
+
+def _share_passes(models: Mapping[int, Model], data: Mapping[int, Grids]) -> None:
+    """Let the views of all evaluated cells of a grid share passes, each with those after it."""
+    cells = list(models)
+    targets: dict[str, list[Place]] = {}
+    for position, cell in enumerate(cells):
+        later = [
+            (views.visible_cell(models[after]), data[after].labels)
+            for after in cells[position + 1 :]
+        ]
+        for row, sample in enumerate(data[cell].ids):
+            targets[sample] = [(seen, int(labels[row] or 0)) for seen, labels in later]
+    ahead = Ahead(targets)
+    for model in models.values():
+        model.ahead = ahead
 
 
 @protocol
@@ -125,7 +141,7 @@ class GridPointing(Localization):
 @protocol
 class FullyDisconnected(Localization):
     id: ClassVar[str] = "difull"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     summary: ClassVar[str] = (
         "the fraction of the positive attribution in the only grid cell that the network can see"
     )

@@ -28,7 +28,6 @@ from heatproof.results.result import Result
 from heatproof.runs.addresses import to_read, to_write
 from heatproof.runs.format import (
     LOGITS,
-    Cost,
     GridNote,
     Latencies,
     MethodFacts,
@@ -451,10 +450,8 @@ def _views(parts: Sequence[_Part], groups: Sequence[_Group]) -> list[ViewFacts]:
     for part in parts:
         for view in part.plan.views:
             known = views.get(view.subject)
-            forwards = view.cost.forwards + (known.cost.forwards if known else 0)
-            backwards = view.cost.backwards + (known.cost.backwards if known else 0)
-            images = samples.get(view.subject, 0)
-            cost = Cost(images=images, forwards=forwards, backwards=backwards)
+            cost = view.cost + known.cost if known else view.cost
+            cost = cost.model_copy(update={"images": samples.get(view.subject, 0)})
             views[view.subject] = (known or view).model_copy(update={"cost": cost})
     return list(views.values())
 

@@ -464,11 +464,42 @@ class PartNotes(_Content):
 
 
 class Cost(_Content):
-    """Images, and passes through the whole network; a backward pass includes its forward pass."""
+    """Images and their passes; a backward pass includes its forward pass.
+
+    Attributes:
+        images: The number of images.
+        forwards: Forward passes from the image on.
+        backwards: Backward passes down to the image.
+        later_forwards: Forward passes that start at a later layer.
+        later_backwards: Backward passes that end at a later layer.
+    """
 
     images: int
     forwards: int
     backwards: int
+    later_forwards: int = 0
+    later_backwards: int = 0
+
+    @classmethod
+    def of(cls, images: int, passes: Mapping[str, int]) -> Cost:
+        """Return the cost of images, from passes by kind as ``Model.pass_counts`` has them."""
+        later = {"forward": 0, "backward": 0}
+        for name, count in passes.items():
+            kind, is_later, _ = name.partition(" from ")
+            if is_later:
+                later[kind] += count
+        return cls(
+            images=images,
+            forwards=passes.get("forward", 0),
+            backwards=passes.get("backward", 0),
+            later_forwards=later["forward"],
+            later_backwards=later["backward"],
+        )
+
+    def __add__(self, other: Cost) -> Cost:
+        """Return the cost of both together."""
+        mine, others = self.model_dump(), other.model_dump()
+        return Cost(**{name: mine[name] + others[name] for name in mine})
 
 
 class TransformFacts(_Content):

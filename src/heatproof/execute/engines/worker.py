@@ -174,10 +174,10 @@ class Watch:
                 return
             if model is None and self.model is not None:
                 model = self.model
-                before = passes_made(model.pass_counts)
+                before = passes_made(model)
             if model is not None and time.monotonic() - reported >= REPORT_SECONDS:
                 reported = time.monotonic()
-                passed = passes_made(model.pass_counts) - before
+                passed = passes_made(model) - before
                 with suppress(Exception):  # the connection is closing
                     self._worker.log_event(TOPIC, {"task": self._name, "passed": passed})
 

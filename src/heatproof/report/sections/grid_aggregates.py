@@ -28,6 +28,7 @@ from heatproof.tensor.localization import (
     color_scale,
 )
 
+REFERENCES = ("gradcam@final", "gradcam")  # whose bins choose grids that all methods show
 MOST_ROWS = 12  # with more, there is a table for each layer
 MOST_LAYERS = 4  # with more, there are tables for the first, middle and last layer
 
@@ -92,6 +93,28 @@ class Table:
     rows: list[Row]
 
 
+class Shown(NamedTuple):
+    """The map of a method for a given sample, and its score."""
+
+    map: str
+    score: float
+
+
+@dataclass(frozen=True)
+class SameGrids:
+    """What several methods show of the grids in the middle of one method's bins.
+
+    Attributes:
+        of: The label of the method whose bins they are.
+        photos: A picture of each grid.
+        rows: The maps of each method by its label, in the order of the bins.
+    """
+
+    of: str
+    photos: list[str]
+    rows: dict[str, list[Shown]]
+
+
 @dataclass(frozen=True)
 class Aggregated:
     """The aggregated maps of all methods, for one target cell."""
@@ -105,6 +128,7 @@ class Aggregated:
     frame: Markup
     row: int
     column: int
+    same: SameGrids | None
 
 
 def content(
@@ -136,9 +160,11 @@ def content(
     titles = [f"{a}–{b} %" for a, b in pairwise(edges)]
     by_layer = _by_layer(real)
     tables = []
+    of_methods: dict[str, BinnedMaps] = {}
     for layer, methods in by_layer.items():
         found = [_bins(kept, samples, m, sums[m], cell, edges) for m in methods]
         binned = [bins for bins in found if bins is not None]
+        of_methods |= {bins.method.label: bins for bins in binned}
         if binned:
             tables.append(Table(layer, [_row(site, kept, bins) for bins in binned]))
             site.pictures(_chart(setting, layer, titles, binned))
@@ -154,7 +180,37 @@ def content(
         frame=svg.grid_cell_frame(side, cell),
         row=cell // side + 1,
         column=cell % side + 1,
+        same=_same_grids(site, kept, of_methods),
     )
+
+
+def _same_grids(site: Site, kept: Kept, found: dict[str, BinnedMaps]) -> SameGrids | None:
+    """Show the same grids by all methods: those in the middle of the bins of Grad-CAM's last layer.
+
+    Rao et al. 2024, Fig. 25. None if there is no such method, or no other.
+    """
+    of = next((label for label in REFERENCES if label in found), None)
+    if of is None or len(found) < 2:
+        return None
+    reference = found[of]
+    samples = [reference.samples[part[(len(part) - 1) // 2]] for part in reference.order]
+    rows = {}
+    for label, bins in found.items():
+        shown = []
+        for sample in samples:
+            if sample not in bins.samples:
+                break
+            size = size_of(kept.image(sample))
+            (values,) = _read(kept, [sample], label)
+            large = resize(values[None], *size)[0]
+            picture = pictures.heatmap(large, size, bins.has_signs, small=True)
+            shown.append(
+                Shown(site.picture(picture), float(bins.scores[bins.samples.index(sample)]))
+            )
+        if len(shown) == len(samples):
+            rows[label] = shown
+    photos = [site.picture(pictures.photo(kept.image(sample), small=True)) for sample in samples]
+    return SameGrids(of, photos, rows)
 
 
 def _by_layer(methods: list[LayerMethod]) -> dict[str, list[LayerMethod]]:
