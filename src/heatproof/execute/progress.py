@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from heatproof.execute.runner import Callback, OpenTask, Progress, Watcher
 from heatproof.models.model import Model
-from heatproof.plan.cost import cost_memo
+from heatproof.plan.cost import cost_memo, preparation_cost
 from heatproof.plan.speed import FORWARDS_PER_BACKWARD
 from heatproof.plan.tasks import Plan, Task
 from heatproof.text import counted
@@ -211,7 +211,11 @@ def clock(seconds: float) -> str:
 
 def passes_made(model: Model) -> float:
     """Return the passes that a model has made so far, in forward passes."""
-    return model.pass_counts["forward"] + FORWARDS_PER_BACKWARD * model.pass_counts["backward"]
+    return _weight(model.pass_counts["forward"], model.pass_counts["backward"])
+
+
+def _weight(forward: int, backward: int) -> float:
+    return forward + FORWARDS_PER_BACKWARD * backward
 
 
 class RunWatcher(Watcher):
@@ -233,11 +237,14 @@ class RunWatcher(Watcher):
         self._tasks = len(plan.tasks)
         self._open = [entry.task for entry in open_tasks]
         cost_of = cost_memo()
+        begun = {task.subject for task in plan.tasks if task not in self._open}
         for task, missing in open_tasks:
-            forward, backward = cost_of(replace(task, records=missing))
-            self._weights[task.name] = len(task.indices) * (
-                forward + FORWARDS_PER_BACKWARD * backward
-            )
+            task = replace(task, records=missing)
+            weight = len(task.indices) * _weight(*cost_of(task))
+            if task.reference and task.subject not in begun:
+                weight += _weight(*preparation_cost(task))
+                begun.add(task.subject)
+            self._weights[task.name] = weight
         self._finished = self._tasks - len(open_tasks)
         reused = f", {self._finished} of them finished before" if self._finished else ""
         status = f"{counted(self._tasks, 'task')}{reused}"

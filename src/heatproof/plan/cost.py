@@ -47,7 +47,7 @@ def plan_cost(plan: Plan) -> dict[ModelView, Cost]:
         forwards[task.subject] += forward * len(task.indices)
         backwards[task.subject] += backward * len(task.indices)
     for subject, task in {t.subject: t for t in plan.tasks if t.reference}.items():
-        forward, backward = _preparation_cost(task)
+        forward, backward = preparation_cost(task)
         forwards[subject] += forward
         backwards[subject] += backward
     return {
@@ -58,8 +58,8 @@ def plan_cost(plan: Plan) -> dict[ModelView, Cost]:
     }
 
 
-def _preparation_cost(task: Task) -> tuple[int, int]:
-    """Return the passes (forward, backward) before anything is evaluated."""
+def preparation_cost(task: Task) -> tuple[int, int]:
+    """Return the passes (forward, backward) that prepare the evaluation of a task's model view."""
     preparations = {record.protocol.preparation_key for record in task.applicable} - {""}
     baselines = set()
     for record in task.applicable:
