@@ -113,12 +113,9 @@ def test_the_shade_ends_where_the_mean_curve_has_80_percent_of_its_area(
         means = [kept.curves(f, section.method, "score").double().mean(0).numpy() for f in facts]
         mean = np.mean(means, 0)
         heights = (mean - mean.min()) / (mean.max() - mean.min())
-        total = 0.0
-        for k, height in enumerate(heights):
-            total += height
-            if total >= 0.8 * heights.sum():
-                break
-        assert shown == pytest.approx(k / len(heights))
+        sums = [heights[: k + 1].sum() for k in range(len(heights))]
+        first = next(k for k, total in enumerate(sums) if total >= 0.8 * heights.sum())
+        assert shown == pytest.approx(first / len(heights))
         of_protocol = [c for c in drawn if isinstance(c, CurveChart) and c.protocol == protocol]
         assert of_protocol and {chart.shaded for chart in of_protocol} == {shown}
     assert section.reached["deletion"] <= 0.8 <= section.reached["insertion"] + 1 / 6
