@@ -155,3 +155,18 @@ def test_a_plan_runs_the_network_as_little_as_it_can(own_cache):
     assert method_cost(with_channels[0], model) == (4, 0)
     assert sizes == [16, 32, 16]
     assert len(cost) == 5
+
+
+def test_a_reference_of_the_same_data_set_is_assumed_to_be_other_images():
+    """The splits of a data set have one name."""
+    spec = make_spec(
+        {
+            **SPEC,
+            "methods": ["random"],
+            "reference": {"name": "paperbirds", "split": "train", "limit": 20},
+            "protocols": ["deletion(steps=2, ood=true, baseline='featurevis(steps=3, crops=2)')"],
+        }
+    )
+    counted = assumed_cost(spec, 5000).values()
+    assert sum(cost.backwards for cost in counted) == 6
+    assert sum(cost.forwards for cost in counted) > 20

@@ -134,4 +134,6 @@ def _data(data: DataSpec, samples: int, model: Model) -> AssumedData:
 def _reference(spec: Spec, model: Model) -> AssumedData:
     if spec.reference is None:
         return AssumedData("reference", DEFAULT_REFERENCE_IMAGES, model.n_classes)
-    return _data(spec.reference, spec.reference.limit or DEFAULT_REFERENCE_IMAGES, model)
+    # under another name, since the splits of a data set have the same one
+    named = spec.reference.model_copy(update={"name": f"reference {spec.reference.name}"})
+    return _data(named, spec.reference.limit or DEFAULT_REFERENCE_IMAGES, model)
