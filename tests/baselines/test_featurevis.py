@@ -8,12 +8,14 @@ from torch import nn
 import heatproof as hp
 from heatproof.baselines import Baseline
 from heatproof.baselines import featurevis as fv
+from heatproof.baselines.maco import RENDERERS, Renderer, maco, magnitudes
 from heatproof.errors import HeatproofError
 from heatproof.models.guards import assert_unchanged
 from heatproof.tensor.noise import Rng, generator
-from heatproof.tensor.spectra import COLOURS, recorrelated, resample_crops
+from heatproof.tensor.spectra import COLOURS, recorrelated
 
 QUICK = "steps=12, crops=4"
+DEFAULT, XPLIQUE = RENDERERS[None], RENDERERS["xplique"]
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +89,10 @@ def test_every_sample_gets_the_same_image(vgg, reference):
 
 
 def test_magnitudes_are_means_over_the_reference(vgg, reference):
-    magnitudes = fv.magnitudes(vgg, iter(torch.split(vgg.normalize(reference), 5)))
+    means = magnitudes(vgg, iter(torch.split(vgg.normalize(reference), 5)))
     mixed = np.einsum("nchw,cd->ndhw", reference.double().numpy() - 0.5, np.linalg.inv(COLOURS))
     np.testing.assert_allclose(
-        magnitudes.numpy(), np.abs(np.fft.rfft2(mixed)).mean(0), rtol=1e-3, atol=1e-3
+        means.numpy(), np.abs(np.fft.rfft2(mixed)).mean(0), rtol=1e-3, atol=1e-3
     )
 
 
@@ -99,7 +101,7 @@ def test_the_magnitude_does_not_depend_on_the_phase():
         torch.fft.rfft2(torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))).abs(),
         generator("test"),
     )
-    spectrum = fv.maco(magnitude, numbers, learn_magnitude=False, size=(16, 16))
+    spectrum = maco(magnitude, numbers, False, (16, 16), DEFAULT)
     (phase,) = spectrum.start
     for moved in (phase, 3 * phase + 1, phase**3):
         pixels = np.fft.irfft2(spectrum.coefficients(moved).numpy(), s=(16, 16))
@@ -110,7 +112,7 @@ def test_the_magnitude_does_not_depend_on_the_phase():
             ours[:, ~self_mirrored], magnitude.numpy()[:, ~self_mirrored], rtol=1e-4
         )
         assert (ours[:, self_mirrored] <= magnitude.numpy()[:, self_mirrored] + 1e-5).all()
-        image = fv.render(spectrum, [moved])
+        image = DEFAULT.render(spectrum, [moved])
         # The image is this one, recoloured and scaled to unit contrast.
         before = torch.from_numpy(pixels)[None].float()
         both = torch.stack([recorrelated(before[0]).flatten(), torch.logit(image).flatten()])
@@ -122,17 +124,17 @@ def test_the_magnitude_does_not_depend_on_the_phase():
 
 def test_the_initial_image_has_no_bright_spot():
     """Phases near zero would add up at the origin."""
-    spectrum = fv.maco(
-        torch.ones(3, 64, 33), generator("test"), learn_magnitude=False, size=(64, 64)
-    )
+    spectrum = maco(torch.ones(3, 64, 33), generator("test"), False, (64, 64), DEFAULT)
     pixels = torch.fft.irfft2(spectrum.coefficients(*spectrum.start), s=(64, 64))
     assert (pixels[:, 0, 0].abs() < 5 * pixels.std()).all()
 
 
 def test_crops_lie_within_the_image():
     numbers = generator("test")
-    for side in np.linspace(0.5, 0.05, 20):
-        centre, sides = fv.draw_crops(numbers, 200, 3, side)
+    renderer = DEFAULT._replace(crops=200, whole=0.015)
+    for progress in np.linspace(0, 1, 20):
+        centre, sides = renderer.draw_crops(numbers, progress)
+        side = 0.5 - 0.45 * progress
         assert (centre - sides[:, None] / 2).min() >= -1e-6 and (
             centre + sides[:, None] / 2
         ).max() <= 1 + 1e-6
@@ -147,18 +149,12 @@ def test_crops_lie_within_the_image():
 def test_the_gradient_is_that_of_the_mean_over_noisy_crops():
     """Compare autograd over the whole chain with gradients passed from part to part."""
     model = network(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 14 * 14, 2))
-    spectrum = fv.maco(
-        torch.rand(3, 32, 17, generator=torch.Generator().manual_seed(0)),
-        generator("test"),
-        learn_magnitude=True,
-        size=(32, 32),
-    )
+    magnitude = torch.rand(3, 32, 17, generator=torch.Generator().manual_seed(0))
+    spectrum = maco(magnitude, generator("test"), True, (32, 32), DEFAULT)
     leaves = [leaf.clone().requires_grad_() for leaf in spectrum.start]
-    crops = model.normalize(
-        resample_crops(
-            fv.render(spectrum, leaves), *fv.draw_crops(generator(1), 5, 2, 0.4), (16, 16)
-        )
-    )
+    renderer = DEFAULT._replace(crops=5, whole=0.4)
+    image = renderer.render(spectrum, leaves)
+    crops = model.normalize(renderer.crop(image, generator(1), 0.2, (16, 16)))
     expected = torch.autograd.grad(
         model.module[:3](crops).square().sum(1).mean(), leaves, retain_graph=True
     )
@@ -177,6 +173,95 @@ def test_objectives_are_their_formulas():
         torch.testing.assert_close(
             fv.OBJECTIVES[name](embedding), torch.tensor(values, dtype=torch.float32)
         )
+
+
+def test_xplique_sets_the_contrast_before_recolouring_and_pairs_no_phases():
+    """Compare with Xplique's formula, in NumPy; its own code gave the same to 1e-5."""
+    numbers = np.random.default_rng(0)
+    magnitude = numbers.random((3, 12, 7)).astype(np.float32)
+    spectrum = maco(torch.from_numpy(magnitude), numbers, False, (12, 12), XPLIQUE)
+    (phase,) = (leaf.double().numpy() for leaf in spectrum.start)
+    assert abs(phase.mean()) < 0.2 and abs(phase.std() - 1) < 0.1
+    for deviation in (1, 0.5):
+        pixels = np.fft.irfft2(magnitude * np.exp(1j * (phase - phase.mean()) / phase.std()))
+        pixels = deviation * (pixels - pixels.mean()) / pixels.std()
+        expected = 1 / (1 + np.exp(-np.einsum("chw,cd->dhw", pixels, np.array(COLOURS))))
+        ours = XPLIQUE._replace(deviation=deviation).render(spectrum, spectrum.start)
+        np.testing.assert_allclose(ours.numpy(), expected, atol=1e-5)
+
+
+def test_crops_of_xplique_may_reach_beyond_the_image():
+    """Compare with TensorFlow's ``crop_and_resize``, pixel by pixel."""
+    image = np.random.default_rng(0).random((3, 20, 20)).astype(np.float32)
+    renderer = XPLIQUE._replace(crops=12, max_side=0.9)
+    crops = renderer.crop(torch.from_numpy(image), generator("test"), 0.0, (6, 6)).numpy()
+    centres, sides = renderer.draw_crops(generator("test"), 0.0)
+    corners = (centres - sides[:, None] / 2).numpy()
+    assert corners.min() < 0
+    for crop, corner, side in zip(crops, corners, sides.numpy(), strict=True):
+        for i, j in np.ndindex(6, 6):
+            y, x = (19 * (c + side * k / 5) for c, k in zip(corner, (i, j), strict=True))
+            expected = np.full(3, 0.5)
+            if 0 <= y <= 19 and 0 <= x <= 19:
+                top, left = min(int(y), 18), min(int(x), 18)
+                down, along = y - top, x - left
+                upper, lower = (
+                    (1 - along) * image[:, row, left] + along * image[:, row, left + 1]
+                    for row in (top, top + 1)
+                )
+                expected = (1 - down) * upper + down * lower
+            np.testing.assert_allclose(crop[:, i, j], expected, atol=1e-5)
+
+
+def test_compat_sets_the_renderer_and_yields_to_what_is_given():
+    known = Baseline.parse("featurevis(compat=xplique, crops=5, contrast=rgb)").arguments
+    assert Renderer.of(known) == XPLIQUE._replace(crops=5, contrast="rgb")
+    assert Renderer.of(Baseline.parse("featurevis").arguments) == DEFAULT
+    assert Baseline.parse("featurevis(compat=xplique, steps=2)").preparation() == (2, 64)
+
+
+def test_uniform_sides_lie_between_their_bounds():
+    renderer = DEFAULT._replace(crop_sides="uniform", max_side=0.7, crops=500, whole=0)
+    for progress in (0, 1):
+        _, sides = renderer.draw_crops(generator("test"), progress)
+        assert sides.min() >= 0.05 and sides.max() <= 0.7 and abs(sides.mean() - 0.375) < 0.03
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "contrast=decorrelated",
+        "deviation=0.5",
+        "phase_start=normal",
+        "crop_sides=uniform",
+        "min_side=0.2",
+        "max_side=0.7",
+        "whole=0",
+        "scale=1",
+        "stretch=True",
+        "learn_magnitude=True, gain_start=0",
+        "compat=xplique, scale=1",
+    ],
+)
+def test_every_option_of_the_renderer_changes_the_image(option, vgg, reference):
+    plain = "featurevis(steps=2, crops=4)"
+    chosen = plain.replace(")", f", {option})")
+    assert Baseline.parse(chosen).label != Baseline.parse(plain).label
+    first, second = (prepared(text, vgg, reference)["image"] for text in (plain, chosen))
+    assert (first - second).abs().max() > 1e-3
+    if "stretch" in option:
+        pixels = vgg.denormalize(second)
+        assert abs(pixels.min()) < 1e-5 and abs(pixels.max() - 1) < 1e-5
+
+
+def test_free_factors_that_start_at_zero_start_from_grey():
+    renderer = XPLIQUE._replace(gain_start=0)
+    spectrum = maco(torch.rand(3, 16, 9) + 1, generator("test"), True, (16, 16), renderer)
+    leaves = [leaf.requires_grad_() for leaf in spectrum.start]
+    image = renderer.render(spectrum, leaves)
+    assert torch.equal(image, torch.full_like(image, 0.5))
+    _, gain = torch.autograd.grad(image[:, :4].sum(), leaves)
+    assert gain.isfinite().all() and gain.any()
 
 
 def test_a_zero_embedding_gives_the_bias_as_logits():

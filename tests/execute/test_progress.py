@@ -11,6 +11,7 @@ import heatproof as hp
 from heatproof.execute import progress
 from heatproof.execute.progress import Meter, RunWatcher, clock
 from heatproof.execute.runner import find_open_tasks
+from heatproof.plan.cost import plan_cost
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.spec import make_spec
 from heatproof.runs.store import Store
@@ -116,6 +117,29 @@ def test_what_is_not_counted_does_not_look_finished(tmp_path, monkeypatch, capsy
     assert not any("100 %" in line for line in during)
     assert not any("left" in line for line in behind)
     assert "100 %, task 1/1" in last and "beyond" not in last
+
+
+def test_passes_that_prepare_a_baseline_are_counted(monkeypatch):
+    """An optimised image costs more than the evaluation of a few samples."""
+    totals = []
+
+    class Kept(progress.RunWatcher):
+        def begin(self, plan, open_tasks):
+            super().begin(plan, open_tasks)
+            expected = sum(
+                cost.forwards + progress.FORWARDS_PER_BACKWARD * cost.backwards
+                for cost in plan_cost(plan).values()
+            )
+            rest = Meter("run", io.StringIO())
+            progress.RunWatcher(rest).begin(plan, open_tasks[1:])  # of a run that was resumed
+            totals.extend([self._meter.total, expected, rest.total])
+
+    protocol = "deletion(steps=2, baseline=featurevis(steps=30, crops=8))"
+    arguments = ("paperbirds/vgg", "paperbirds:test", ["random"], [protocol])
+    with pytest.warns(UserWarning, match="near zero"):
+        hp.evaluate(*arguments, limit=70, progress=Kept(Meter("run", io.StringIO())))
+    total, expected, rest = totals
+    assert total == expected and 0 < rest < total - 30 * 8 * progress.FORWARDS_PER_BACKWARD
 
 
 def test_a_task_is_shown_in_one_line(tmp_path):

@@ -182,3 +182,18 @@ def test_a_pass_from_a_later_layer_weighs_its_share_of_the_operations():
     without_values = hp.Model(net, size=16)
     probe_shapes(without_values)
     assert probe(without_values) == probe(model)
+
+
+def test_a_reference_of_the_same_data_set_is_assumed_to_be_other_images():
+    """The splits of a data set have one name."""
+    spec = make_spec(
+        {
+            **SPEC,
+            "methods": ["random"],
+            "reference": {"name": "paperbirds", "split": "train", "limit": 20},
+            "protocols": ["deletion(steps=2, ood=true, baseline='featurevis(steps=3, crops=2)')"],
+        }
+    )
+    counted = assumed_cost(spec, 5000).values()
+    assert sum(cost.backwards for cost in counted) == 6
+    assert sum(cost.forwards for cost in counted) > 20

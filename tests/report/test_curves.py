@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 import heatproof as hp
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.tradeoff import tradeoff
+from heatproof.figures.charts import CurveChart
 from heatproof.report.sections import curves, stability
 from heatproof.report.site import Site
 from heatproof.runs.format import ProtocolFacts
@@ -97,6 +98,46 @@ def test_the_strip_begins_with_the_image_and_ends_with_the_baseline(
     logits = hp.load_model("paperbirds/vgg").logits(torch.zeros(1, 3, 64, 64))[0]
     zero = next(r for r in section.strips.rows if r.baseline == "zero")
     assert zero.top[0][1] == pytest.approx(logits.softmax(0).max().item(), rel=1e-3)
+
+
+def test_the_shade_ends_where_the_mean_curve_has_80_percent_of_its_area(
+    run: RunStatistics, section: curves.Model, tmp_path, monkeypatch
+):
+    drawn = []
+    site = Site(tmp_path)
+    monkeypatch.setattr(site, "figure", drawn.append)
+    curves.content(run, site)
+    kept = run.kept(section.model)
+    for protocol, shown in section.reached.items():
+        facts = [p for p in run.protocols.values() if p.id == protocol]
+        means = [kept.curves(f, section.method, "score").double().mean(0).numpy() for f in facts]
+        mean = np.mean(means, 0)
+        heights = (mean - mean.min()) / (mean.max() - mean.min())
+        sums = [heights[: k + 1].sum() for k in range(len(heights))]
+        first = next(k for k, total in enumerate(sums) if total >= 0.8 * heights.sum())
+        assert shown == pytest.approx(first / len(heights))
+        of_protocol = [c for c in drawn if isinstance(c, CurveChart) and c.protocol == protocol]
+        assert of_protocol and {chart.shaded for chart in of_protocol} == {shown}
+    assert section.reached["deletion"] <= 0.8 <= section.reached["insertion"] + 1 / 6
+
+
+def test_optimized_images_of_several_models_stand_side_by_side(tmp_path):
+    baselines = ["zero", "featurevis(crops=2, steps=2)"]
+    result = hp.evaluate(
+        ["paperbirds/vgg", "paperbirds/resnet"],
+        "paperbirds:test",
+        ["random"],
+        [{"name": "deletion", "baseline": baselines, "steps": 2}],
+        limit=10,
+        out=tmp_path / "run",
+    )
+    content = curves.content(RunStatistics(result.store), Site(tmp_path / "site"))
+    ((name, cells),) = content.optimized.items()
+    assert name == baselines[1] and len(cells) == len(content.models) == 2
+    for cell, model in zip(cells, content.models, strict=True):
+        (strip,) = (row for row in model.strips.rows if row.baseline == name)
+        assert cell is strip
+    assert cells[0].images[-1] != cells[1].images[-1]
 
 
 def test_the_trade_off_is_that_of_the_means():

@@ -39,6 +39,39 @@ def plain_interval(values: np.ndarray, clusters: list[str]) -> tuple[float, floa
     return min(low, mean), max(high, mean)
 
 
+def test_curves_have_the_scores_as_their_areas(result):
+    """Compare with the scores, by the trapezoidal rule, and with means by hand."""
+    every = result.curves(samples=True)
+    scores = result.scores[result.scores["protocol"] == "deletion"]
+    assert set(every["protocol"]) == {"deletion"} and set(every["curve"]) == {"score"}
+    assert len(every) == 5 * len(scores)
+    for row in scores.itertuples():
+        of_map = [every[name] == getattr(row, name) for name in ("model", "method", "sample")]
+        curve = every[np.logical_and.reduce(of_map)]
+        assert curve["position"].tolist() == [0, 0.25, 0.5, 0.75, 1]
+        area = ((curve["value"][:-1].to_numpy() + curve["value"][1:].to_numpy()) / 2).mean()
+        assert area == pytest.approx(row.value, abs=1e-5)
+    means = result.curves()
+    assert len(means) == 2 * len(METHODS) * 5 and set(means["n"]) == {12}
+    for line in means.itertuples():
+        same = [every[n] == getattr(line, n) for n in ("model", "method", "step")]
+        assert every.loc[np.logical_and.reduce(same), "value"].mean() == pytest.approx(line.mean)
+
+
+def test_maps_without_a_score_have_no_curve(models):
+    flat = torch.zeros(2, 3, 16, 16)
+    flat[1, :, 3:9, 4:10] = 1.0
+
+    def own(model, x, target):
+        return x[:, 0] if x[:, 0].any() else torch.full_like(x[:, 0], torch.nan)
+
+    images = hp.TensorData(flat, [0, 1], ids=["black", "square"])
+    chosen = hp.evaluate(models[0], images, [own], ["deletion(steps=4)"], batch_size=1)
+    assert set(chosen.curves(samples=True)["sample"]) == {"square"}
+    assert set(chosen.curves()["n"]) == {1}
+    assert hp.evaluate(models[0], images, ["ixg"], ["sds(patches=4)"]).curves().empty
+
+
 def test_a_difference_is_that_of_the_stored_rows(result):
     lines = result.difference("ixg", "random", protocol="sds")
     assert len(lines) == 2 * 3

@@ -245,7 +245,7 @@ def bootstrap_aggregates(run: Run, resamples: int = RESAMPLES, seed: int = 0) ->
         )
         return np.resize(draws, resamples)
 
-    return {(*setting_of(part), part.method): draws for part, draws in run.curves.map(draw)}
+    return {(*setting_of(part), part.method): draws for part, draws in run.all_curves.map(draw)}
 
 
 def _bootstrap(part: PendingCurves, weights: Tensor, blocks: Tensor | None) -> Tensor:

@@ -104,7 +104,7 @@ def metric_curves(
     if facts.id == "soundness":
         return {
             part.method: SoundnessCurves(part)
-            for part in run.curves.each(model, facts.key, most)
+            for part in run.all_curves.each(model, facts.key, most)
             if part.samples and _has_mass(part)
         }
     if facts.id not in CURVES:
@@ -132,10 +132,12 @@ def metric_curves(
         samples = [sample for sample in order if sample in chosen]
         if samples and all(sample in curve_of for sample in samples):
             values = np.stack([curve_of[sample] for sample in samples])
-            if facts.id == "completeness":  # it begins with the highest threshold
-                values = values[:, ::-1]
-            positions = _positions(facts.settings["steps"], values.shape[1])
-            found[method] = MetricCurves(positions, values, samples)
+            positions = curve_positions(facts, values.shape[1])
+            assert positions is not None
+            order_of_steps = np.argsort(positions)
+            found[method] = MetricCurves(
+                positions[order_of_steps], values[:, order_of_steps], samples
+            )
     return found
 
 
@@ -143,7 +145,16 @@ def _has_mass(part: PendingCurves) -> bool:
     return bool((part.curves["mass"].sum(1) > 0).any())
 
 
-def _positions(steps: int, count: int) -> np.ndarray:
-    """Return positions from 0 to 1, with the ends if a curve has them."""
-    begin = {steps - 1: 1, steps: 0, steps + 1: 0}[count]
-    return np.arange(begin, begin + count) / steps
+def curve_positions(facts: ProtocolFacts, count: int) -> np.ndarray | None:
+    """Return the positions of a curve's steps, from 0 to 1; None if its protocol has none.
+
+    Args:
+        facts: The protocol with its settings.
+        count: Number of steps.
+    """
+    if facts.id not in (*CURVES, "srg"):
+        return None
+    steps = facts.settings["steps"]
+    begin = {steps - 1: 1, steps: 0, steps + 1: 0}[count]  # with the ends if a curve has them
+    positions = np.arange(begin, begin + count) / steps
+    return positions[::-1] if facts.id == "completeness" else positions  # highest threshold first

@@ -95,7 +95,7 @@ def table(
             for level, estimate, counts in zip(levels, estimates, steps, strict=True)
         ]
 
-    found = run.curves.map(lines_of, most)
+    found = run.all_curves.map(lines_of, most)
     return pd.DataFrame([line for _, lines in found for line in lines], columns=COLUMNS)
 
 

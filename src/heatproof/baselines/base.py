@@ -87,7 +87,7 @@ def baseline(
         version: Raise it when the results change, so that stored ones are not reused.
         prepare: A function ``(model, batches, …) -> tensors`` of reference images, called once per
             run. The baseline receives the tensors as ``prepared``. It may take the baseline's own
-            arguments, by name.
+            arguments, by name or as ``**arguments``.
         cost: The forward and backward passes that ``prepare`` takes, as a function of the
             baseline's arguments.
         imputes: The function is ``(x, removed, *, model, rng, …) -> image`` with ``removed`` of
@@ -188,7 +188,8 @@ class Baseline:
         """
         assert self.entry.prepare is not None
         parameters = inspect.signature(self.entry.prepare).parameters
-        arguments = {k: v for k, v in self.arguments.items() if k in parameters}
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        arguments = {k: v for k, v in self.arguments.items() if takes_all or k in parameters}
         return self.entry.prepare(model, batches, **arguments)
 
     def preparation(self) -> tuple[int, int]:

@@ -15,8 +15,8 @@ from typing import IO, Any
 
 from heatproof.execute.runner import Callback, OpenTask, Progress, Watcher
 from heatproof.models.model import Model
-from heatproof.plan.cost import cost_memo
-from heatproof.plan.speed import in_forwards
+from heatproof.plan.cost import cost_memo, preparation_cost
+from heatproof.plan.speed import FORWARDS_PER_BACKWARD, in_forwards
 from heatproof.plan.tasks import Plan, Task
 from heatproof.text import counted
 
@@ -246,8 +246,13 @@ class RunWatcher(Watcher):
         def weight(task: Task) -> float:
             return len(task.indices) * in_forwards(task.model, cost_of(task))
 
+        begun = {task.subject for task in plan.tasks if task not in self._open}
         for task, missing in open_tasks:
             self._weights[task.name] = weight(replace(task, records=missing))
+            if task.reference and task.subject not in begun:
+                forward, backward = preparation_cost(replace(task, records=missing))
+                self._weights[task.name] += forward + FORWARDS_PER_BACKWARD * backward
+                begun.add(task.subject)
         open_weight = sum(self._weights.values())
         total = max(open_weight, sum(map(weight, plan.tasks))) or 1.0
         self._computed = total - open_weight

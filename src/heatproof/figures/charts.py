@@ -175,6 +175,7 @@ class CurveChart(Chart):
         unit: Text behind the numbers of the horizontal axis.
         labels: Whether a page writes the names of the curves; if not, a legend has to.
         bands: Whether a page draws the bands; many of them hide each other.
+        shaded: Where a shaded part that begins at the left ends, from 0 to 1; None shades nothing.
     """
 
     lines: Sequence[Trace]
@@ -185,6 +186,7 @@ class CurveChart(Chart):
     unit: str = " %"
     labels: bool = True
     bands: bool = True
+    shaded: float | None = None
 
     @property
     def table(self) -> list[Line]:

@@ -21,7 +21,7 @@ from heatproof.models.vision import RANDOM_WEIGHTS
 from heatproof.models.zoo import load_model
 from heatproof.plan.cost import plan_cost
 from heatproof.plan.make_plan import make_plan, method_refusal
-from heatproof.plan.spec import DataSpec, ModelSpec, Spec
+from heatproof.plan.spec import DataSpec, ModelSpec, ReferenceSpec, Spec
 from heatproof.plan.speed import probe_shapes
 from heatproof.plan.tasks import Plan
 from heatproof.runs.format import Cost, ModelView
@@ -131,14 +131,15 @@ def _network(name: str) -> Model:
     return load_model(name, RANDOM_WEIGHTS)
 
 
-def _data(data: DataSpec, samples: int, model: Model) -> AssumedData:
+def _data(data: DataSpec | ReferenceSpec, samples: int, model: Model) -> AssumedData:
     counts = [samples, data.limit, data.per_class and data.per_class * model.n_classes]
     count = min(count for count in counts if count is not None)
-    return AssumedData(data.name, count, model.n_classes, data.per_class or 1)
+    return AssumedData(str(data.name), count, model.n_classes, data.per_class or 1)
 
 
 def _reference(spec: Spec, model: Model) -> AssumedData:
     if spec.reference is None:
         return AssumedData("reference", DEFAULT_REFERENCE_IMAGES, model.n_classes)
-    count = spec.reference.limit or DEFAULT_REFERENCE_IMAGES
-    return AssumedData(spec.reference.name or "reference", count, model.n_classes)
+    # under another name, since the splits of a data set have the same one
+    named = spec.reference.model_copy(update={"name": f"reference {spec.reference.name or ''}"})
+    return _data(named, spec.reference.limit or DEFAULT_REFERENCE_IMAGES, model)

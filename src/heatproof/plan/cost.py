@@ -58,14 +58,14 @@ def plan_passes(plan: Plan) -> dict[ModelView, Counter[str]]:
         for kind, count in cost_of(task).items():
             passes[kind] += count * len(task.indices)
     for subject, task in {t.subject: t for t in plan.tasks if t.reference}.items():
-        forward, backward = _preparation_cost(task)
+        forward, backward = preparation_cost(task)
         found[subject]["forward"] += forward
         found[subject]["backward"] += backward
     return found
 
 
-def _preparation_cost(task: Task) -> tuple[int, int]:
-    """Return the passes (forward, backward) before anything is evaluated."""
+def preparation_cost(task: Task) -> tuple[int, int]:
+    """Return the passes (forward, backward) that prepare the evaluation of a task's model view."""
     preparations = {record.protocol.preparation_key for record in task.applicable} - {""}
     expressions = [record.expression for record in task.applicable]
     preparations |= {e.map_key for e in expressions if e.entry.prepare is not None}

@@ -27,6 +27,7 @@ from heatproof.files import content_hash
 from heatproof.methods.notes import kind_of
 from heatproof.report import build
 from heatproof.results import tables
+from heatproof.results.curves import curve_frame
 from heatproof.runs.addresses import is_address, remote_of, to_read, to_write
 from heatproof.runs.integrity import damage_text
 from heatproof.runs.origins import differences
@@ -281,6 +282,23 @@ class Result(RunStatistics):
             samples: True for the rows of ``scores``, False for the lines of ``summary``.
         """
         return self.scores.copy() if samples else self.summary()
+
+    def curves(self, *, samples: bool = False) -> pd.DataFrame:
+        """Return the curves that protocols store, such as the score of a deletion at every step.
+
+        Args:
+            samples: True for the curves of all samples, False for their means.
+
+        Returns:
+            One line per step, in the order of the rows of ``scores``, for the maps that have a
+            score. Its columns are ``model``, ``method``, ``protocol``, ``setting`` and
+            ``baseline``; ``curve``, what was measured (``score``; with ``ood: true`` also the
+            distances ``ood`` and ``ood-raw``, and measures of the information left); ``step``, from
+            0; ``position``, such as the fraction of the pixels that are removed or inserted, nan
+            where the protocol has no such axis; and ``mean`` and ``n``, or ``sample`` and
+            ``value``.
+        """
+        return curve_frame(self, samples)
 
     def to_csv(self, path: str | Path, *, samples: bool = False) -> Path:
         """Write what ``to_frame`` returns to a CSV file.

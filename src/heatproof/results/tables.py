@@ -329,8 +329,9 @@ def grid(
     for row in summary.to_dict("records"):
         key = (row["protocol"], row["setting"], row["baseline"])
         where = (row["model"], *key)
+        names = ("mean", "low", "high", "rank", "rank_low", "rank_high", "n")
         cell = Cell(
-            *(row[name] for name in ("mean", "low", "high", "rank", "rank_low", "rank_high", "n")),
+            **{name: row[name] for name in names},
             best=row["method"] in best.get(where, ()),
             letters=letters.get(where, {}).get(row["method"], ""),
         )

@@ -183,14 +183,14 @@ class Run:
         for facts in self.plan.protocols:
             register_stored(facts.model_dump())
         frame = self.store.rows()
-        self.curves = AllCurves(self.store, frame)
+        self.all_curves = AllCurves(self.store, frame)
         frame["cluster"] = self._clusters(frame["sample"])
         for facts in self.plan.protocols:
             if facts.aggregates and stored_protocol(facts.id, facts.settings) is None:
                 chosen = (frame["protocol"] == facts.id) & (frame["status"] == "ok")
                 reason = f"the code of protocol {facts.id} is not loaded; import it first"
                 set_undefined(frame, frame.index[chosen], reason)
-        fill_values(frame, self.curves.map(aggregate))
+        fill_values(frame, self.all_curves.map(aggregate))
         return frame
 
     def columns(self, *names: str) -> pd.DataFrame:
@@ -214,7 +214,7 @@ class Run:
         return pd.Series(pd.Categorical.from_codes(codes, names.categories), samples.index)
 
     @cached_property
-    def curves(self) -> AllCurves:
+    def all_curves(self) -> AllCurves:
         """The curves of protocols that compute values from all samples of a model together."""
         return AllCurves(self.store, self.store.rows(AllCurves.COLUMNS))
 

@@ -80,20 +80,26 @@ def power_law_magnitude(size: tuple[int, int], decay: float) -> Tensor:  # (H, W
     return frequency.clamp(min=1 / max(size)) ** -decay
 
 
-def resample_crops(image: Tensor, centre: Tensor, side: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resample crops of an image, of its shape, bilinearly and with antialiasing.
+def resample_crops(
+    image: Tensor, centre: Tensor, side: Tensor, size: tuple[int, int], *, pointwise: bool = False
+) -> Tensor:
+    """Resample crops of an image, of its shape, bilinearly.
 
     Args:
         image: ``(C, H, W)``.
         centre: Centres of the crops (down, right) as fractions of the image, ``(n, 2)``.
         side: Sides of the crops as fractions of the image, ``(n,)``.
         size: Height and width of the result in pixels.
+        pointwise: Whether the crop's corners are pixels, as in TensorFlow's ``crop_and_resize``:
+            without antialiasing, and zero beyond the image. By default crops are antialiased, and
+            the image's border continues beyond it.
 
     Returns:
         Crops ``(n, C, *size)``.
     """
-    rows = _crop_matrix(centre[:, 0], side, size[0], image.shape[1]).to(image)
-    columns = _crop_matrix(centre[:, 1], side, size[1], image.shape[2]).to(image)
+    matrix = _pointwise_crop_matrix if pointwise else _crop_matrix
+    rows = matrix(centre[:, 0], side, size[0], image.shape[1]).to(image)
+    columns = matrix(centre[:, 1], side, size[1], image.shape[2]).to(image)
     return rows[:, None] @ image @ columns[:, None].mT
 
 
@@ -105,3 +111,13 @@ def _crop_matrix(
     reach = (side.double() * pixels / size).clamp(min=1)[:, None, None]
     weights = (1 - (positions[..., None] - torch.arange(pixels)).abs() / reach).clamp(min=0)
     return weights / weights.sum(-1, keepdim=True)
+
+
+def _pointwise_crop_matrix(
+    centre: Tensor, side: Tensor, size: int, pixels: int
+) -> Tensor:  # (n, size, pixels), rows sum to one within the image and to zero beyond it
+    steps = torch.linspace(-0.5, 0.5, size, dtype=torch.float64)
+    positions = (centre.double()[:, None] + side.double()[:, None] * steps) * (pixels - 1)
+    weights = (1 - (positions[..., None] - torch.arange(pixels)).abs()).clamp(min=0)
+    within = (positions >= 0) & (positions <= pixels - 1)
+    return weights * within[..., None]

@@ -295,6 +295,15 @@ def _curves(chart: CurveChart) -> list[Sheet]:
                 ax.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
         if chart.level is not None:
             ax.axhline(chart.level, color=GREY, linewidth=1, linestyle=":")
+        if chart.shaded is not None:
+            span = chart.across.high - chart.across.low
+            ax.axvspan(
+                chart.across.low,
+                chart.across.low + chart.shaded * span,
+                color=GREY,
+                alpha=0.15,
+                linewidth=0,
+            )
         _set_axis(ax.xaxis, chart.across, chart.unit)
         ax.set_xlabel(chart.titles[0], fontsize=8)
         ax.set_ylabel(chart.titles[1], fontsize=8)

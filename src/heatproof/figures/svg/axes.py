@@ -79,6 +79,12 @@ class Plot:
             ]
         return parts
 
+    def shade(self, end: float) -> Markup:
+        """Shade the left part of the plot, up to a fraction of its width."""
+        width = end * (self.right - self.left)
+        height = self.bottom - self.top
+        return tag("rect", class_="shade", x=self.left, y=self.top, width=width, height=height)
+
     def level(self, value: float) -> Markup:
         """Draw a dashed horizontal line."""
         y = self.y(value)

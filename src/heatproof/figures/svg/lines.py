@@ -28,6 +28,8 @@ def draw_curves(chart: CurveChart) -> Markup:
     right = left + 248 if chart.labels else WIDTH - 12
     plot = Plot(chart.across, chart.up, left, right, top=22.0, bottom=250.0)
     parts = plot.axes(chart.titles, chart.unit, labels_right=labels_left)
+    if chart.shaded is not None:
+        parts.insert(0, plot.shade(chart.shaded))
     if chart.level is not None:
         parts.append(plot.level(chart.level))
     end = 0 if labels_left else -1

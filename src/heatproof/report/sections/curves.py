@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -151,6 +152,7 @@ class Model:
     samples: int
     of: int  # samples of the run, of which the first are shown
     figures: dict[str, dict[str, Figure]]  # by protocol, and by what is drawn
+    reached: dict[str, float]  # by protocol: what is shaded
     rows: list[Row]
     tradeoffs: list[Tradeoffs]
     distances: dict[str, str]  # that were measured, and their descriptions
@@ -162,10 +164,18 @@ class Model:
 
 @dataclass(frozen=True)
 class Content:
-    """The content of the template."""
+    """The content of the template.
+
+    Attributes:
+        models: One entry per model.
+        groups: The kinds of baselines, as a legend.
+        optimized: The images of baselines that are optimized for the model, beside each other:
+            by baseline, one per model or None (Figs 5 and 7 of Picard et al. 2024).
+    """
 
     models: list[Model]
     groups: list[tuple[str, str]]
+    optimized: dict[str, list[Strip | None]]
 
 
 @section(
@@ -182,7 +192,18 @@ def content(run: RunStatistics, site: Site) -> Content | None:
     if not with_curves:
         return None
     used = {group for model in with_curves for group in model.groups}
-    return Content(with_curves, [legend for group, legend in GROUPS.items() if group in used])
+    legend = [entry for group, entry in GROUPS.items() if group in used]
+    return Content(with_curves, legend, _optimized(with_curves))
+
+
+def _optimized(models: list[Model]) -> dict[str, list[Strip | None]]:
+    """Return the strips of model-dependent baselines, one per model."""
+    of_models = []
+    for model in models:
+        rows = model.strips.rows if model.strips else []
+        of_models.append({row.baseline: row for row in rows if _needs_model(row.baseline)})
+    names = dict.fromkeys(name for rows in of_models for name in rows)
+    return {name: [rows.get(name) for rows in of_models] for name in names}
 
 
 def _model(run: RunStatistics, site: Site, standing: Standings) -> Model | None:
@@ -206,6 +227,7 @@ def _model(run: RunStatistics, site: Site, standing: Standings) -> Model | None:
         samples=len(kept.ids),
         of=kept.total,
         figures=figures,
+        reached={protocol: _reached(curves) for protocol, curves in by_protocol.items()},
         rows=rows,
         tradeoffs=_tradeoffs(run, site, kept, standing, first, method),
         distances={name: DISTANCES[name] for name in curves[0].distances},
@@ -244,11 +266,12 @@ def _figures(
     site: Site, model: str, protocol: str, method: str, curves: list[BaselineCurves]
 ) -> dict[str, Figure]:
     across = f"of the pixels {PROTOCOLS[protocol]}, most relevant first"
+    reached = _reached(curves)
     shown = {"score": "score of the target"}
     shown |= {name: DISTANCES[name] for name in curves[0].distances}
     shown |= {name: _information_label(name) for name in curves[0].information[:1]}
     return {
-        label: _figure(site, across, name, label, model, protocol, method, curves)
+        label: _figure(site, across, name, label, model, protocol, method, curves, reached)
         for name, label in shown.items()
     }
 
@@ -266,8 +289,13 @@ def _figure(
     protocol: str,
     method: str,
     curves: list[BaselineCurves],
+    reached: float,
 ) -> Figure:
-    """Draw one curve per baseline; a dashed line marks the largest usual distance."""
+    """Draw one curve per baseline, and mark the largest usual distance by a dashed line.
+
+    As in Fig. 3 of Picard et al. (2024), a shade ends where the mean score over the baselines has
+    reached 80 % of its area.
+    """
     lines = [
         Trace(c.baseline, c.family, _mean(c.score if name == "score" else c.others[name]))
         for c in curves
@@ -277,9 +305,23 @@ def _figure(
     if level is not None:
         values.append(level)
     title = f"{protocol}, {method}: {label}, mean over the samples, for each baseline"
-    axis = Axis.around(values, most=5)
-    chart = CurveChart(title, lines, axis, (across, label), level, model=model, protocol=protocol)
+    chart = CurveChart(
+        title,
+        lines,
+        Axis.around(values, most=5),
+        (across, label),
+        level,
+        shaded=reached if math.isfinite(reached) else None,
+        model=model,
+        protocol=protocol,
+    )
     return site.figure(chart)
+
+
+def _reached(curves: list[BaselineCurves]) -> float:
+    """Return where the mean curve over the baselines reaches 80 % of its area."""
+    means = torch.stack([c.score.double().nanmean(0) for c in curves])
+    return float(area_reached(means.mean(0)))
 
 
 def _mean(curve: Tensor) -> tuple[float, ...]:
