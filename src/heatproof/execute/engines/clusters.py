@@ -35,7 +35,10 @@ PRIVATE_PROTOCOLS = ("tls://", "wss://", "inproc://")  # encrypted, or within on
 # workers that have sent none for this long.
 HANGING = {"distributed.scheduler.worker-ttl": "20s"}
 # The web servers that Dask starts in any case have nothing to say.
-NO_PAGES = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+NO_PAGES: dict[str, list[str]] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
 
 
 def require_dask() -> None:
@@ -149,7 +152,7 @@ def _local(options: EngineOptions) -> Any:
     from distributed.security import Security
 
     count = options.workers or os.cpu_count() or 1
-    kind = LocalCluster
+    kind: Any = LocalCluster
     if options.gpus:
         count = len(_chosen_gpus(options.workers))
         if importlib.util.find_spec("dask_cuda") is not None:
