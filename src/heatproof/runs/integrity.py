@@ -20,14 +20,13 @@ from heatproof.runs.format import (
     SUFFIXES,
     FileKind,
     PlanFile,
-    Provenance,
     StoredFile,
     TaskPaths,
     hashed_name,
     name_hash,
     to_json,
 )
-from heatproof.runs.sealed import is_older, parse_json, read_sealed, read_spec, reason_of, seal
+from heatproof.runs.sealed import is_older, parse_json, read_spec, reason_of, seal
 from heatproof.runs.store import RUN_NAMES, Store
 from heatproof.runs.task_files import make_manifest, read_rows, read_tensors, read_timings
 
@@ -148,8 +147,10 @@ def _findings(store: Store, task: str, found: TaskPaths, read: bool) -> list[Fin
     manifest = store.manifest(task)
     findings = []
     expected: dict[Path, StoredFile] = {}
+    kinds: dict[Path, FileKind] = {}
     if manifest is not None:
         expected = {store.paths.stored(kind, f.name): f for kind, f in manifest.files.items()}
+        kinds = {store.paths.stored(kind, f.name): kind for kind, f in manifest.files.items()}
         store.damage.pop(path, None)
     elif path in store.damage:
         findings.append(Finding(path, store.damage[path]))
@@ -157,6 +158,8 @@ def _findings(store: Store, task: str, found: TaskPaths, read: bool) -> list[Fin
         findings.append(Finding(path, MISSING))
     for file in [*expected, *(f for files in found.values() for f in files if f not in expected)]:
         problem = store.problem_of(file, expected.get(file), read)
+        if not problem and file in expected and (read or not store.is_trusted(file)):
+            problem = store.content_problem(task, kinds[file], file)
         if problem:
             findings.append(Finding(file, problem))
     return findings
@@ -287,8 +290,8 @@ def _other_findings(store: Store) -> Iterable[Finding]:
     paths = store.paths
     sealed: list[tuple[Path, Callable[[Path], object]]] = [
         (paths.spec, read_spec),
-        (paths.plan, lambda path: read_sealed(path, PlanFile)),
-        (paths.provenance, lambda path: read_sealed(path, Provenance)),
+        (paths.plan, lambda path: store.plan()),
+        (paths.provenance, lambda path: store.provenance()),
     ]
     for path, read in sealed:
         try:
