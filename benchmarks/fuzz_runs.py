@@ -114,7 +114,8 @@ def _changed(rng: random.Random, content: bytes, mutate: Mutate) -> bytes:
     """Change values of a JSON object; often to others of the same type, which are harder to see."""
     value = json.loads(content)
     for _ in range(rng.choice((1, 1, 2, 3))):
-        value = _typed(rng, value) if rng.random() < 0.7 else mutate(rng, value)
+        changed = _typed(rng, value) if rng.random() < 0.7 else mutate(rng, value)
+        value = changed if isinstance(changed, dict) else value  # others cannot be sealed
     return json.dumps(value, default=str, skipkeys=True).encode("utf-8", "surrogatepass")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from heatproof.cli.complete import complete_spec
-from heatproof.cli.group import INTERRUPTED, METHOD_FAILED, command, main
+from heatproof.cli.group import INTERRUPTED, METHOD_FAILED, UNFINISHED, command, main
 from heatproof.cli.options import engine_options, load_changed_spec, spec_options
 from heatproof.cli.output import echo
 from heatproof.cli.signals import Terminated, stopped_by_sigterm
@@ -38,6 +38,9 @@ from heatproof.cli.signals import Terminated, stopped_by_sigterm
     metavar="MINUTES",
     help="Stop after this time, as at SIGTERM.",
 )
+@click.option(
+    "--unfinished-ok", is_flag=True, help="End with code 0 instead of 5 if it is stopped early."
+)
 @engine_options
 @spec_options
 def run(
@@ -46,6 +49,7 @@ def run(
     report: bool,
     add: bool,
     walltime: float | None,
+    unfinished_ok: bool,
     device: str,
     **options: Any,
 ) -> None:
@@ -56,7 +60,8 @@ def run(
     samples, only these are computed. The exit code is 3 if a method failed.
 
     At SIGTERM, or after --walltime, what is computed is written, and the command
-    ends with code 0 and a line that begins with "unfinished".
+    ends with code 5 and a line that begins with "unfinished"; with --unfinished-ok
+    the code is 0, for jobs that are submitted again anyway.
 
     A spec that names file:… runs that file: use only files you would import.
 
@@ -98,7 +103,7 @@ def run(
             result = run_spec(loaded, directory, device, True, plan, add, **engine)
     except Terminated:
         echo(f"unfinished; {resume}", err=True)
-        return
+        sys.exit(0 if unfinished_ok else UNFINISHED)
     except KeyboardInterrupt:
         echo(f"interrupted; {resume}", err=True)
         sys.exit(INTERRUPTED)

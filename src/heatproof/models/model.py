@@ -45,7 +45,7 @@ from heatproof.models.wrapping import (
     unwrapped,
 )
 from heatproof.tensor.scores import HeadName, Score, class_probabilities, score_function
-from heatproof.text import counted
+from heatproof.text import counted, printable
 from heatproof.userfile import source_of
 
 
@@ -210,7 +210,7 @@ class Model:
         )
         normalization = f"mean ({mean}) and std ({std}) {self.normalization}"
         passes = ", one image at a time" if self.batch_dependent else ""
-        return (
+        return printable(
             f"Model({self.name}, {size} px, {classes}, {normalization}{passes}, layers: {layers})"
         )
 

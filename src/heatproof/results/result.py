@@ -27,7 +27,7 @@ from heatproof.runs.addresses import is_address, remote_of, to_read, to_write
 from heatproof.runs.integrity import damage_text
 from heatproof.runs.origins import differences
 from heatproof.runs.store import Store
-from heatproof.text import counted
+from heatproof.text import counted, printable
 
 if TYPE_CHECKING:
     from heatproof.results.plots import Plots
@@ -81,7 +81,8 @@ class Result(RunStatistics):
         return with_texts(self.rows)
 
     def __repr__(self) -> str:
-        return tables.to_text(self._heading, self.summary(), self.caveats, self.verdicts)
+        text = tables.to_text(self._heading, self.summary(), self.caveats, self.verdicts)
+        return printable(text)
 
     def _repr_html_(self) -> str:
         return tables.to_html(self._heading, self.summary(), self.caveats, self.verdicts)

@@ -192,6 +192,7 @@ class RunDirectory:
                 continue
             except OSError as error:
                 raise StorageError(f"cannot move {path}: {error.strerror or error}") from error
+            self.damage.pop(path, None)
             moved.append(target.relative_to(self.root).as_posix())
             if self.remote:
                 self.remote.put(target)
