@@ -53,7 +53,9 @@ class Fragile(nn.Module):
     """Returns NaN for dark images."""
 
     def forward(self, x):
-        return torch.where(x.flatten(1).mean(1, keepdim=True) < -1.5, torch.nan, x.flatten(1)[:, :3])
+        return torch.where(
+            x.flatten(1).mean(1, keepdim=True) < -1.5, torch.nan, x.flatten(1)[:, :3]
+        )
 
 
 def test_logits_that_are_not_numbers_are_the_reason():
