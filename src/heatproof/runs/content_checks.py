@@ -40,7 +40,6 @@ MOST_TEXT = 65_536  # characters of a text in a row
 MOST_VALUE = float(np.finfo(np.float32).max)  # scores are computed in single precision
 SUBJECT = ("model", "method", "protocol", "setting", "baseline")  # of a record
 STATUSES = {"ok", "undefined", "failed", "missing", "n/a", "skipped"}
-TARGETS = {"label", "prediction", ""}
 # Number of axes of a stored tensor by its kind, and whether it is of all samples of the task.
 AXES = {"logits": 2, "channel_peaks": 2, "images": 4, "map": 3, "map_scale": 1, "curve": 2}
 OF_ALL_SAMPLES = {"logits", "channel_peaks", "curve"}
@@ -73,10 +72,8 @@ def check_rows(path: Path, manifest: TaskManifest) -> Rows:
         if any(len(text) > MOST_TEXT for text in texts):
             raise ValueError(f"its column {name} has texts of more than {MOST_TEXT:,} characters")
     statuses = columns["status"][1]
-    for name, known in (("status", STATUSES), ("target_is", TARGETS)):
-        unknown = set(columns[name][1]) - known
-        if unknown:
-            raise ValueError(f"its column {name} has values that there are not")
+    if set(statuses) - STATUSES:
+        raise ValueError("its column status has values that there are not")
     found = _count_pairs(columns["record"], columns["status"])
     if found != {pair: count for pair, count in expected.items() if count}:
         raise ValueError("its records and states are not those of its manifest")

@@ -134,7 +134,7 @@ class Store(RunDirectory):
         super().__init__(root)
         self._manifests: dict[Path, tuple[str, TaskManifest]] = {}
         self._plan: tuple[str, PlanFile] | None = None
-        self._tasks: dict[str, TaskFacts] = {}  # of the latest plan, by name
+        self._tasks: tuple[PlanFile, dict[str, TaskFacts]] | None = None  # of it, by name
         self.row_samples: dict[str, tuple[str, ...]] = {}  # of tasks whose rows were read
         self._contents: dict[Path, str] = {}  # what is wrong with the content of verified files
         self._shapes: dict[ModelView, Shapes] = {}  # of the first task of every view
@@ -495,10 +495,12 @@ class Store(RunDirectory):
 
     def _planned(self, task: str) -> TaskFacts | None:
         """Return what the latest plan says about a task; None if it is not in it."""
-        if not self._tasks:
-            with suppress(HeatproofError, FileNotFoundError):
-                self._tasks = {facts.name: facts for facts in self.plan().tasks}
-        return self._tasks.get(task)
+        with suppress(HeatproofError, FileNotFoundError):
+            plan = self.plan()
+            if self._tasks is None or self._tasks[0] is not plan:
+                self._tasks = plan, {facts.name: facts for facts in plan.tasks}
+            return self._tasks[1].get(task)
+        return None
 
     def _shapes_of(self, task: TaskFacts) -> Shapes:
         """Return the shapes of the tensors of the first task with the same subject."""
