@@ -73,7 +73,7 @@ def check(limit: int) -> None:
 
 def run_on(spec: Spec, address: str) -> None:
     plan = open_spec(spec)
-    engine = make_engine(EngineOptions("dask", address=address), spec)
+    engine = make_engine(EngineOptions("dask", address=address, insecure=True), spec)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         run_plan(plan, store, spec.identity(), spec.as_dict(), engine=engine)

@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 import yaml
+from fuzz_runs import sealed_run
 from PIL import Image
 from safetensors.torch import save
 from torch import nn
@@ -360,7 +361,9 @@ KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     "weights": weights,
     "stores": store,
     "images": image,
+    "runs": lambda rng, folder: sealed_run(rng, folder, mutated_value),
 }
+MEMORY = 2 * 2**30  # bytes that may be added by one kind
 
 
 @dataclass
@@ -402,6 +405,16 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def limit_memory(more: int) -> None:
+    """Let this process have some more memory than now, on systems that can limit it."""
+    if sys.platform == "linux":
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[5])  # data and stack
+        limit = pages * resource.getpagesize() + more
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def fuzz(kind: str, cases: int, seed: int, folder: Path, limit: float = LIMIT) -> Count:
@@ -452,6 +465,7 @@ def main() -> None:
     columns = "kind", "cases", "refused", "accepted", "tracebacks", "hangs", "slowest", "message"
     print("".join(f"{column:>12}" for column in columns))
     failed: list[str] = []
+    limit_memory(MEMORY)
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.kinds or KINDS:
             count = fuzz(kind, options.cases, options.seed, Path(folder), options.limit)

@@ -130,7 +130,7 @@ class Killer:
         dies_at = {death.victim: death.write} if death else {}
         if kind == "dask":
             address = self._start_cluster(attempt, out, dies_at)
-            arguments += ["--engine", "dask", "--address", address]
+            arguments += ["--engine", "dask", "--address", address, "--insecure"]
         attempt.processes["command"] = self._fork_process(
             name, _run, arguments, dies_at=dies_at.get("command", 0)
         )

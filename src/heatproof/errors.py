@@ -8,11 +8,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from heatproof.text import clip, show
+from heatproof.text import clip, printable, show
 
 
 class HeatproofError(ValueError):
-    """An error the user can fix; the message says what was found and what to do."""
+    """An error the user can fix; the message says what was found and what to do.
+
+    Its text is safe to print: names from strangers can contain commands for a terminal.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class NotApplicable(HeatproofError):

@@ -120,8 +120,7 @@ def evaluate(
         add: Whether ``out`` may hold a run with other data or another seed, or of other models.
         engine: ``local``, or ``dask`` to compute on several processes or machines. Workers load
             everything themselves, so models, data, methods and protocols are given by names.
-        **engine_options: ``workers``, ``address``, ``cluster``, ``gpus`` and ``threads``, as in
-            ``hp.run``.
+        **engine_options: ``workers``, ``address``, ``cluster`` and others, as in ``hp.run``.
 
     Returns:
         The results.
@@ -297,6 +296,8 @@ def run(
         **engine_options: Where ``dask`` computes: ``workers=4`` processes on this machine, with
             ``gpus=1`` on a GPU each; or the scheduler at ``address="tcp://…"``; or a ``cluster``
             that a YAML file describes. Workers compute with one thread, or ``threads=8``.
+            ``dashboard=True`` shows Dask's dashboard of workers on this machine;
+            ``insecure=True`` silences the warning of an address or cluster without TLS.
 
     Returns:
         The results.

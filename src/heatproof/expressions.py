@@ -175,7 +175,8 @@ def options(function: Callable[..., Any], *supplied: str) -> dict[str, inspect.P
     parameters = _resolved.get(function) if isinstance(function, FunctionType) else None
     if parameters is None:
         parameters = _resolve(function)
-    return {name: parameter for name, parameter in parameters.items() if name not in supplied}
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {n: p for n, p in parameters.items() if n not in supplied and p.kind not in variable}
 
 
 # By function: reading a signature and its annotations takes longer than parsing an expression.

@@ -1,10 +1,12 @@
 """Engines: the same rows on any number of workers, whichever of them ends or is wrong."""
 
+import http.client
 import os
 import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +22,7 @@ import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.execute.engines import worker as worker_side
 from heatproof.execute.engines.base import EngineOptions
-from heatproof.execute.engines.clusters import choose_gpus, prepare_worker
+from heatproof.execute.engines.clusters import choose_gpus, connected, prepare_worker
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.spec import make_spec
 from heatproof.userfile import collect_code, moved_code
@@ -237,7 +239,7 @@ def test_two_machines_need_only_the_disk_and_one_may_die(code, tmp_path, machine
 
     thread = threading.Thread(target=kill)
     thread.start()
-    dask = hp.run(spec, out, plan=plan, engine="dask", address=machine.address)
+    dask = hp.run(spec, out, plan=plan, engine="dask", insecure=True, address=machine.address)
     thread.join()
     assert killed
     assert_same(local, dask)
@@ -252,7 +254,14 @@ def test_a_run_outlives_its_scheduler(code, tmp_path, machine):
         machine.processes[0].kill()
 
     with pytest.raises(HeatproofError, match="the scheduler at .* is lost; what is computed is"):
-        hp.run(SLOW, tmp_path / "dask", engine="dask", address=machine.address, progress=kill)
+        hp.run(
+            SLOW,
+            tmp_path / "dask",
+            engine="dask",
+            insecure=True,
+            address=machine.address,
+            progress=kill,
+        )
     rows = list((tmp_path / "dask" / "rows").iterdir())
     assert 1 <= len(rows) < 3
     assert_same(hp.run(SLOW, tmp_path / "local"), hp.run(SLOW, tmp_path / "dask"))
@@ -285,6 +294,81 @@ def test_workers_end_with_their_client(code, tmp_path):
     _, alive = psutil.wait_procs(children, timeout=120)
     assert not alive
     assert_same(hp.run(SLOW, tmp_path / "local"), hp.run(SLOW, out))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dashboard", [None, True])
+def test_only_this_process_reaches_the_workers_on_this_machine(tmp_path, dashboard):
+    """Every socket is on the loopback interface, and wants the certificate of this cluster."""
+    before = _listening()
+    with connected(EngineOptions("dask", workers=1, dashboard=dashboard), print) as client:
+        client.wait_for_workers(1)
+        listening = _listening() - before
+        assert len(listening) >= 3  # of the scheduler, its worker and its web server
+        assert {address.ip for address in listening} == {"127.0.0.1"}
+        address = client.scheduler.address
+        assert address.startswith("tls://")
+        plain = address.replace("tls://", "tcp://")
+        stranger = distributed.Security.temporary()
+        for wrong, security in [(plain, None), (address, stranger)]:
+            with pytest.raises(OSError):
+                distributed.Client(wrong, timeout=2, security=security, set_as_default=False)
+        for port in {address.port for address in listening}:
+            answer = _get(f"http://127.0.0.1:{port}/info/main/workers.html")
+            assert "127.0.0.1" not in answer or dashboard
+        with (
+            pytest.raises(HeatproofError, match="needs certificates"),
+            connected(EngineOptions("dask", address=address), print),
+        ):
+            pass
+
+
+def _listening() -> set:
+    """Return the addresses at which this process and those it has started can be reached."""
+    this = psutil.Process()
+    processes = [this, *this.children(recursive=True)]
+    sockets = [s for p in processes for s in p.net_connections("inet")]
+    return {s.laddr for s in sockets if s.status == psutil.CONN_LISTEN}
+
+
+def _get(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.read().decode()
+    except (OSError, http.client.HTTPException):
+        return ""
+
+
+def test_an_open_cluster_is_warned_of():
+    cluster = distributed.LocalCluster(
+        n_workers=0, processes=False, protocol="tcp://", dashboard_address="127.0.0.1:0"
+    )
+    with cluster:
+        address = cluster.scheduler_address
+        with (
+            pytest.warns(UserWarning, match="are not encrypted: whoever can reach them can run"),
+            connected(EngineOptions("dask", address=address), print),
+        ):
+            pass
+        with connected(EngineOptions("dask", address=address, insecure=True), print):
+            pass
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="the system has no SIGSTOP")
+def test_a_worker_that_hangs_is_replaced_within_a_minute(code, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    out = tmp_path / "dask"
+    command = [sys.executable, tmp_path / "script.py", repr(SLOW), out]
+    client = subprocess.Popen(command, env={**os.environ, "SLOW_WORKERS": "1"})
+    wait_until(lambda: list(out.glob("parts/*/*")) or list(out.glob("rows/*")))
+    tree = psutil.Process(client.pid).children(recursive=True)
+    workers = [p for p in tree if "spawn_main" in " ".join(p.cmdline())]
+    workers[0].suspend()
+    psutil.wait_procs(workers[:1], timeout=60)
+    assert not workers[0].is_running()
+    assert client.wait(120) == 0
+    assert_same(hp.run(SLOW, tmp_path / "local"), hp.Result.load(out))
 
 
 def test_a_cluster_is_described_in_a_file(code, tmp_path):
@@ -323,7 +407,8 @@ def test_a_cluster_of_dask_jobqueue_computes_a_run(code, tmp_path):
     options = {"cores": 1, "processes": 1, "memory": "2GB", "jobs": 2}
     options |= {"class": "dask_jobqueue.local.LocalCluster", "local_directory": str(tmp_path)}
     options |= {"log_directory": str(tmp_path), "scheduler_options": {"dashboard_address": ":0"}}
-    options |= {"interface": "lo"}
+    options |= {"interface": "lo", "security": True, "protocol": "tls://"}
+    options |= {"shared_temp_directory": str(tmp_path)}
     file.write_text(yaml.safe_dump(options))
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     command = ["-m", "heatproof", "run", tmp_path / "spec.yaml", "--no-report"]
@@ -336,6 +421,8 @@ def test_a_cluster_of_dask_jobqueue_computes_a_run(code, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"engine": "dask", "dashboard": True, "address": "tcp://a:1"}, "dashboard goes with"),
+        ({"insecure": True}, "insecure goes with the engine dask"),
         ({"engine": "ray"}, "engine"),
         ({"workers": 2}, "workers goes with the engine dask"),
         ({"engine": "dask", "workers": 2, "address": "tcp://a:1"}, "different places"),

@@ -174,7 +174,16 @@ def test_two_hosts_write_the_bytes_of_a_local_run(hosts, tmp_path, monkeypatch):
     for worker in workers:
         worker.wait_for("Registered to", SECONDS / 2)
     out = hosts.shared / "run"
-    run = ["run", "spec.yaml", "--engine", "dask", "--address", address, "--no-report"]
+    run = [
+        "run",
+        "spec.yaml",
+        "--engine",
+        "dask",
+        "--address",
+        address,
+        "--insecure",
+        "--no-report",
+    ]
     client = hosts.start(0, "client", "heatproof", *run, "-o", str(out))
     assert client.wait(SECONDS) == 0, client.text
     for number, worker in enumerate(workers):

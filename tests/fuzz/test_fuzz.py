@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 def _load():
+    sys.path.append(str(FOLDER))  # for the modules beside it
     spec = importlib.util.spec_from_file_location("fuzz_of_input", FOLDER / "fuzz.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -29,7 +30,7 @@ def _load():
 
 FUZZ = _load()
 CASES = {"specs": 60, "settings": 100, "expressions": 400, "labels": 200, "weights": 40}
-CASES |= {"stores": 30, "images": 40}
+CASES |= {"stores": 30, "images": 40, "runs": 25}
 
 
 @pytest.mark.parametrize("kind", FUZZ.KINDS)

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import re
 import struct
 import zipfile
 from contextlib import suppress
@@ -17,7 +19,8 @@ from safetensors.numpy import save
 import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression
-from heatproof.methods.saved_maps import _content, _picture, _read, _single
+from heatproof.methods.saved_maps import _content, _picture, _read, _single, method_from_folder
+from heatproof.tensor.noise import Rng
 
 MAPS = np.random.default_rng(0).normal(size=(4, 8, 8)).astype(np.float32)
 IDS = ["bird/a.jpg", "bird/b.jpg", "cat.v2/c.jpg", "d"]
@@ -205,3 +208,27 @@ def test_truncated_files_are_reported(suffix, tmp_path):
         path.write_bytes(CONTENTS[suffix][:length])
         with pytest.raises(HeatproofError, match="cannot read"):
             _picture(path, 8, 8) if suffix == ".png" else _content(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_files_that_cannot_be_read_are_missing_maps_and_the_others_are_scored(model, tmp_path):
+    """A pipe would wait for ever, and 300 bytes can be a picture or array of gigabytes."""
+    folder = tmp_path / "maps"
+    save_map(folder / "bird/a.npy", MAPS[0])
+    os.mkfifo(folder / "bird/b.npy")
+    (folder / "cat.v2").mkdir()
+    Image.new("1", (12_000, 9_000)).save(folder / "cat.v2/c.png")
+    with zipfile.ZipFile(folder / "d.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", bytes(900_000_000))
+    method, _ = method_from_folder(folder)
+    notes = hp.MapNotes(4)
+    x = torch.zeros(4, 3, 16, 16)
+    maps = method(model, x, torch.arange(4), rng=Rng(0, IDS), notes=notes)
+    assert torch.equal(maps[0], torch.from_numpy(MAPS[0]))
+    assert notes.missing[0] == ""
+    assert "is not a regular file" in notes.missing[1]
+    assert re.search("more than 100 million|exceeds limit", notes.missing[2])  # Pillow's own
+    assert "unpacks to 900,000,000 bytes" in notes.missing[3]
+    os.mkfifo(tmp_path / "maps.npz")
+    with pytest.raises(HeatproofError, match="is not a regular file"):
+        Expression.parse(f"file:{tmp_path}/maps.npz")

@@ -137,9 +137,32 @@ def test_a_port_that_is_in_use_is_an_error(server: ReportServer, tmp_path: Path)
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot be sent Ctrl-C alone")
-def test_the_command_ends_with_an_interrupt(finished: Path, tmp_path: Path):
-    process = Forked(["-m", "heatproof", "serve", finished, "--port", "0"], tmp_path / "log")
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_ends_when_it_is_told_to_and_leaves_nothing(
+    finished: Path, tmp_path: Path, stop: signal.Signals
+):
+    work = tmp_path / "work"
+    work.mkdir()
+    environment = {**os.environ, "TMPDIR": str(work)}
+    command = ["-m", "heatproof", "serve", finished, "--port", "0"]
+    process = Forked(command, tmp_path / "log", environment)
     process.wait_for("http://127.0.0.1:")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(stop)
     assert process.wait(60) == 0
     assert process.text.endswith("\nstopped\n")
+    assert not list(work.glob("heatproof-*"))
+
+
+def test_a_connection_that_is_reset_is_not_reported(server: ReportServer, capfd):
+    """A browser that is closed resets its connections; other faults are still shown."""
+    for fault in (ConnectionResetError(), BrokenPipeError(), TimeoutError()):
+        try:
+            raise fault
+        except OSError:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert capfd.readouterr().err == ""
+    try:
+        raise KeyError("a fault")
+    except KeyError:
+        server.handle_error(None, ("127.0.0.1", 1))
+    assert "KeyError" in capfd.readouterr().err

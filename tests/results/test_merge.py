@@ -1,6 +1,7 @@
 """Merged runs equal a whole one; what cannot be compared is refused by name."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -152,3 +153,19 @@ def test_methods_on_different_samples_do_not_rank_without_a_word(models, whole):
     assert "not ranked" in next(line for line in repr(merged).splitlines() if "n = 5" in line)
     assert not any("not ranked" in text for text in whole.caveats)
     assert any(line.endswith("higher is better, n = 12") for line in repr(whole).splitlines())
+
+
+def test_a_merge_that_was_killed_goes_on(models, tmp_path):
+    """A merge writes its plan last; until then the same call continues, and no other."""
+    runs = [evaluated(models[:1], methods=[method]) for method in ("ixg", "random")]
+    whole = hp.merge(runs, out=tmp_path / "whole")
+    partial = tmp_path / "partial"
+    shutil.copytree(tmp_path / "whole", partial)
+    (partial / "plan.json").unlink()
+    next(partial.glob("tasks/*.json")).unlink()
+    (partial / ".tmp-of-a-killed-process").write_text("half")
+    with pytest.raises(HeatproofError, match="is not empty"):
+        hp.merge(runs[:1], out=partial)
+    assert_same(hp.merge(runs, out=partial), whole)
+    with pytest.raises(HeatproofError, match="is not empty"):
+        hp.merge(runs, out=partial)

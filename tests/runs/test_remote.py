@@ -222,7 +222,9 @@ def test_workers_write_to_one_address(folder, tmp_path):
     machine = Machine(tmp_path / "machines")
     try:
         machine.start(2)
-        result = hp.run(spec, "dir://on-workers", engine="dask", address=machine.address)
+        result = hp.run(
+            spec, "dir://on-workers", engine="dask", insecure=True, address=machine.address
+        )
     finally:
         machine.stop()
     assert result.store.name == "dir://on-workers"

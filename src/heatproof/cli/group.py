@@ -18,7 +18,8 @@ from heatproof.text import clip, printable
 USAGE_ERROR = 2  # exit codes
 METHOD_FAILED = 3
 WORSE = 4
-UNDECIDED = 5
+UNDECIDED = 5  # of compare
+UNFINISHED = 5  # of run
 INTERRUPTED = 130
 
 

@@ -98,6 +98,18 @@ ENGINE_OPTIONS = [
     click.option(
         "--gpus", type=click.IntRange(0, 1), help="dask: give each of the --workers its own GPU."
     ),
+    click.option(
+        "--dashboard",
+        is_flag=True,
+        default=None,
+        help="dask: show the dashboard of the --workers to the users of this machine.",
+    ),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        default=None,
+        help="dask: do not warn of an --address or --cluster without TLS.",
+    ),
 ]
 SPEC_OPTIONS = [
     click.option("--limit", type=click.IntRange(min=1), help="Evaluate only the first N samples."),

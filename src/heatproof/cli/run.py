@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heatproof.cli.complete import complete_spec
-from heatproof.cli.group import INTERRUPTED, METHOD_FAILED, command, main
+from heatproof.cli.group import INTERRUPTED, METHOD_FAILED, UNFINISHED, command, main
 from heatproof.cli.location import RunLocation
 from heatproof.cli.options import engine_options, load_changed_spec, spec_options
 from heatproof.cli.output import echo
@@ -62,6 +62,9 @@ def load_for_run(spec: str, directory: Path, options: dict[str, Any], weights: b
     metavar="MINUTES",
     help="Stop after this time, as at SIGTERM.",
 )
+@click.option(
+    "--unfinished-ok", is_flag=True, help="End with code 0 instead of 5 if it is stopped early."
+)
 @engine_options
 @spec_options
 def run(
@@ -70,6 +73,7 @@ def run(
     report: bool,
     add: bool,
     walltime: float | None,
+    unfinished_ok: bool,
     device: str,
     **options: Any,
 ) -> None:
@@ -81,7 +85,8 @@ def run(
     or nothing has a score.
 
     At SIGTERM, or after --walltime, what is computed is written, and the command
-    ends with code 0 and a line that begins with "unfinished".
+    ends with code 5 and a line that begins with "unfinished"; with --unfinished-ok
+    the code is 0, for jobs that are submitted again anyway.
 
     A spec that names file:… runs that file: use only files you would import.
 
@@ -123,7 +128,7 @@ def run(
             result = run_spec(loaded, directory, device, True, plan, add, **engine)
     except Terminated:
         echo(f"unfinished; {resume}", err=True)
-        return
+        sys.exit(0 if unfinished_ok else UNFINISHED)
     except KeyboardInterrupt:
         echo(f"interrupted; {resume}", err=True)
         sys.exit(INTERRUPTED)

@@ -74,7 +74,7 @@ def _decode(file: Path | io.BytesIO, name: str, transparency: bool, mode: Mode) 
             frames = getattr(image, "n_frames", 1)
             if frames > 1 and image.format != "MPO":  # phones put a preview behind the photo
                 raise UnreadableImage(f"{name}: has {frames} frames; which one is meant?")
-            _check_pixels(image.size, name)
+            check_pixels(image.size, name)
             image.load()
             return convert(image, name, transparency, mode)
     except UnreadableImage:
@@ -99,7 +99,8 @@ def convert(
     return image.convert(mode)
 
 
-def _check_pixels(size: tuple[int, int], name: str) -> None:
+def check_pixels(size: tuple[int, int], name: str) -> None:
+    """Check the width and height of a picture; raises UnreadableImage if it is too large."""
     width, height = size
     if width * height > MOST_PIXELS:
         raise UnreadableImage(
@@ -153,7 +154,7 @@ def crop_middle(
     across, down = (max(least, side) for least, side in zip(covered, scaled, strict=True))
     if how.square:
         across, down = covered
-    _check_pixels((across, down), f"an image of {image.width}×{image.height}, resized")
+    check_pixels((across, down), f"an image of {image.width}×{image.height}, resized")
     left = how.border(across, width)
     top = how.border(down, height)
     resized = image.resize((across, down), resample)
@@ -215,7 +216,7 @@ def fit_any(
 def as_picture(image: object, name: str, mode: Mode = "RGB") -> Image.Image | Tensor:
     """Return a picture in a mode, or floats as a tensor ``(C, H, W)``."""
     if isinstance(image, Image.Image):
-        _check_pixels(image.size, name)
+        check_pixels(image.size, name)
         return convert(image, name, mode=mode)
     if isinstance(image, str | os.PathLike):
         return read_image(Path(image), mode=mode)
@@ -276,7 +277,7 @@ def _from_array(pixels: Tensor, name: str, mode: Mode, channels_last: bool) -> I
     if pixels.ndim == 3 and pixels.shape[0] not in (1, 3, 4):
         return pixels.float() / 255  # channels of some other kind
     array = pixels.numpy() if pixels.ndim == 2 else pixels.permute(1, 2, 0).squeeze(2).numpy()
-    _check_pixels((array.shape[1], array.shape[0]), name)
+    check_pixels((array.shape[1], array.shape[0]), name)
     return convert(Image.fromarray(np.ascontiguousarray(array)), name, mode=mode)
 
 

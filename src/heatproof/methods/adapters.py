@@ -106,6 +106,8 @@ class Adapted:
 
     def _difference(self, model: Model, x: Tensor) -> str:
         """Return in what the network that is called differs from the one that is evaluated."""
+        if model.root.batch_dependent:
+            return f"it runs several images at once, and {model.name} runs one at a time"
         network = self._network(model)
         if network is model.root.module and not model.view and model.head != "binary":
             return ""

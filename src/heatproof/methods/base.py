@@ -110,7 +110,8 @@ class MethodEntry:
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The parameters that an expression can set."""
         reduce = inspect.Parameter("reduce", inspect.Parameter.KEYWORD_ONLY, default=self.reduce)
-        own = options(self.function, *_PASSED)
+        given = list(inspect.signature(self.function).parameters)[:3]  # whatever they are called
+        own = options(self.function, *_PASSED, *given)
         per_call = {} if self.source is None else {PER_CALL: _IMAGES_PER_CALL}
         return per_call | own | {"reduce": reduce} | self._noise_parameters()
 

@@ -31,7 +31,7 @@ from heatproof.methods.noise import noise_scale
 from heatproof.methods.notes import MapNotes, kind_of
 from heatproof.methods.optimisation_state import Checkpoint
 from heatproof.models.batch import LayerBatch, ModelBatch
-from heatproof.models.guards import assert_unchanged
+from heatproof.models.guards import assert_unchanged, restored_settings
 from heatproof.models.model import Model
 from heatproof.models.vit import is_vit
 from heatproof.tensor.filters import resize
@@ -197,10 +197,10 @@ class Explainer:
 
     @contextmanager
     def _guarding(self, h: Tensor, expression: Expression) -> Iterator[None]:
-        """Restore input and network after a user's code, and raise if it has changed them."""
+        """Restore everything after a user's code, and raise if input or network have changed."""
         before = h.clone()
         try:
-            with assert_unchanged(self.model.module):
+            with assert_unchanged(self.model.module), restored_settings():
                 yield
         finally:
             changed = not torch.equal(h, before)

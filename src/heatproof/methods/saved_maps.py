@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
+import zipfile
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from heatproof.data.images import crop_middle
+from heatproof.data.images import MOST_PIXELS, check_pixels, crop_middle
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.methods.notes import MapNotes
@@ -24,6 +27,7 @@ from heatproof.userfile import PREFIX
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 PICTURES = (".png", ".PNG")
+MOST_BYTES = 8 * MOST_PIXELS  # of a map: one channel of double precision, several of single
 _CLASS_IN_FILE_NAME = re.compile(r"(?P<stem>.+)\.class(?P<target>\d+)")
 
 MapsByTarget = dict[str, dict[int | None, Any]]  # id -> class, or None: not named -> map or file
@@ -49,8 +53,9 @@ def method_from_folder(folder: Path) -> tuple[Callable[..., Tensor], str]:
     The map of the sample ``n01440764/photo.JPEG`` is ``n01440764/photo`` with the suffix .npy, .npz
     (one array), .safetensors (one tensor) or .png; ``photo.class3.npy`` explains class 3. An array
     is a map ``(h, w)`` or ``(C, h, w)``. A picture is grey, of 8 or 16 bits; as it has no sign, its
-    maps are positive. A picture of the size of the original image is resized and cropped like the
-    image, by the nearest pixel; one of the model's size is taken as it is.
+    maps are positive. A file that cannot be read is a missing map. A picture of the size of the
+    original image is resized and cropped like the image, by the nearest pixel; one of the model's
+    size is taken as it is.
 
     Args:
         folder: The folder.
@@ -77,8 +82,14 @@ def method_from_folder(folder: Path) -> tuple[Callable[..., Tensor], str]:
             return torch.from_numpy(_single(path)).float()
 
         names = [_without_suffix(i) if i not in files_by_target else i for i in rng.ids]
-        found = _look_up(folder, files_by_target, names, target, notes)
-        return _stacked(folder, [None if p is None else fitting(p) for p in found]).to(x.device)
+        maps: list[Tensor | None] = []
+        for row, path in enumerate(_look_up(folder, files_by_target, names, target, notes)):
+            try:
+                maps.append(None if path is None else fitting(path))
+            except HeatproofError as error:  # the others of its batch have maps
+                maps.append(None)
+                notes.add_missing(row, str(error))
+        return _stacked(folder, maps).to(x.device)
 
     read.__name__ = read.__qualname__ = folder.name
     read.__doc__ = f"Maps from the files in {folder.name}."
@@ -106,6 +117,7 @@ def method_from_maps(path: Path) -> tuple[Callable[..., Tensor], str]:
     if not is_file:
         raise HeatproofError(f"there is no file {path.absolute()}")
     ids_path = path.with_suffix(".txt")
+    _check_file(path)
     parts = [path, ids_path] if path.suffix == ".npy" and ids_path.is_file() else [path]
     digest = content_hash(part.read_bytes() for part in parts)
     maps_by_target = _maps_by_target(path, _read(path, digest))
@@ -200,12 +212,16 @@ def _stacked(path: Path, maps: list[Tensor | None]) -> Tensor:  # (B, h, w) or (
 def _picture(path: Path, size: int, resize: int | str) -> Tensor:  # (size, size)
     """Read a grey picture as a map in [0, 1], fitted to the model like an image."""
     try:
+        _check_file(path)
         with Image.open(path, formats=("PNG",)) as image:
+            check_pixels(image.size, path.name)
             image.load()
             largest = 65535.0 if image.mode.startswith("I") else 255.0
             grey = image if image.mode.startswith("I") else image.convert("L")
             fitted = crop_middle(grey, size, resize, Image.Resampling.NEAREST)
             return torch.from_numpy(np.asarray(fitted).astype(np.float32)) / largest
+    except HeatproofError:
+        raise
     except Exception as error:  # a damaged file can raise anything
         raise HeatproofError(f"cannot read a map from {path}: {error}") from None
 
@@ -249,20 +265,44 @@ def _read(path: Path, digest: str) -> Mapping[str, np.ndarray]:
     return {key: _checked(path, key, m) for key, m in zip(ids, content, strict=True)}
 
 
+def _check_file(path: Path) -> None:
+    """Check that a path is that of a file: opening a pipe would wait for ever."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise HeatproofError(f"cannot read maps from {path}: it is not a regular file")
+
+
 def _content(path: Path) -> np.ndarray | dict[str, np.ndarray]:
     """Read an array, or arrays by name. Pickled objects are not read, as they can run code."""
     try:
+        _check_file(path)
+        if path.suffix == ".npz":
+            _check_archive(path)
         if path.suffix == ".safetensors":
             tensors = load_file(path)
             exotic = (torch.bfloat16,)  # what NumPy does not have
             return {k: (t.float() if t.dtype in exotic else t).numpy() for k, t in tensors.items()}
+        if path.suffix == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False)  # read when it has been checked
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
             return content if isinstance(content, np.ndarray) else dict(content)
+    except HeatproofError:
+        raise
     except Exception as error:  # a damaged file can raise anything
         raise HeatproofError(
             f"cannot read maps from {path}: {error or type(error).__name__}"
         ) from error
+
+
+def _check_archive(path: Path) -> None:
+    """Check what the arrays of an archive unpack to: a few bytes can become gigabytes."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.file_size > MOST_BYTES:
+                raise HeatproofError(
+                    f"cannot read maps from {path}: {member.filename!r} unpacks to "
+                    f"{member.file_size:,} bytes, more than a map has"
+                )
 
 
 def _checked(path: Path, name: str, values: Any) -> np.ndarray:
@@ -279,4 +319,11 @@ def _checked(path: Path, name: str, values: Any) -> np.ndarray:
             f"cannot read maps from {path}: {name!r} has shape {values.shape}; "
             "a map is (h, w) or (C, h, w)"
         )
-    return values.astype(values.dtype.newbyteorder("="), copy=False)  # torch has no other order
+    height, width = values.shape[-2:]
+    if height * width > MOST_PIXELS or values.nbytes > MOST_BYTES:
+        raise HeatproofError(
+            f"cannot read maps from {path}: {name!r} of {height}×{width} pixels has more than "
+            f"{MOST_PIXELS // 10**6} million, or {MOST_BYTES:,} bytes"
+        )
+    own = np.array(values) if isinstance(values, np.memmap) else values
+    return own.astype(own.dtype.newbyteorder("="), copy=False)  # torch has no other order

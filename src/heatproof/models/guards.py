@@ -59,6 +59,30 @@ def assert_unchanged(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def restored_settings() -> Iterator[None]:
+    """Restore the settings of the process that decide how torch computes, at the end."""
+    threads = torch.get_num_threads()
+    dtype = torch.get_default_dtype()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    precision = torch.get_float32_matmul_precision()
+    cudnn = torch.backends.cudnn
+    flags = (cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32)
+    enabled = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        if torch.get_float32_matmul_precision() != precision:
+            torch.set_float32_matmul_precision(precision)
+        cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = flags
+        torch.set_grad_enabled(enabled)
+
+
+@contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode, and restore everything but the weights at the end.
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.files import content_hash
 from heatproof.models import backends
+from heatproof.models.batch_dependence import OneAtATime, one_at_a_time
 from heatproof.models.cam_layer import landmarks
 from heatproof.models.convert import as_canonical
 from heatproof.models.cutting import Body, layer_shapes, make_body, wrappers
@@ -44,7 +45,7 @@ from heatproof.models.wrapping import (
     unwrapped,
 )
 from heatproof.tensor.scores import HeadName, Score, class_probabilities, score_function
-from heatproof.text import counted
+from heatproof.text import counted, printable
 from heatproof.userfile import source_of
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ class Model:
         processor: The image processor of a transformers network, whose preprocessing is used.
         output: Where the logits are in what the module returns: an attribute, a key, or an index.
             By default it is ``logits``, if there is such a part.
+        batch_dependent: Whether the network runs one image at a time, since its result for an image
+            depends on the others of the batch, as with a batch norm without running statistics.
+            Such a network is refused otherwise.
 
     Raises:
         HeatproofError: If the module does not map images of this size to logits, or an argument
@@ -110,6 +114,7 @@ class Model:
         batch_size: int = 64,
         processor: Any = None,
         output: str | int | None = None,
+        batch_dependent: bool = False,
     ):
         _check_module(module, layers)
         module = unwrapped(module)
@@ -161,18 +166,22 @@ class Model:
             grids, flat = grids_of(module, shapes, example.shape[2:])
             self.layer_table = LayerTable.from_body(self.body, roles, grids, flat)
             kind = probabilities(module, example.contiguous(memory_format=self.layout), outputs)
+            apart = one_at_a_time(self.name, module, example, batch_dependent)
         self.head = find_head(self.name, head, outputs)
         if self.head == "binary":
             self.body = TwoClasses(self.body)
-        self.output_advice = ""  # what to do about outputs that are not logits
+        self.output_advice = ""  # what to know about the outputs, if anything
         if kind:
             self.output_advice = advice(self.name, module, kind, outputs[0].numel())
             warnings.warn(self.output_advice, stacklevel=2)
+        self.batch_dependent = False
         self.start = 0  # the number of the layer that the model starts at; tails start later
         self.root = self  # the whole network, for a model that is the tail of one
         for alias, layer in (aliases or {}).items():
             self.layer_table = self.layer_table.with_alias(alias, self.layer_index(layer))
 
+        if apart:
+            self._run_one_at_a_time()
         self.n_classes = as_logits(outputs, self.head).shape[1]
         if classes is None and len(facts.classes or ()) == self.n_classes:
             classes = facts.classes
@@ -191,6 +200,12 @@ class Model:
         self.view = ""  # how a grid of images is seen, such as difull 2×2, cell 3
         self.ahead: Ahead | None = None  # what the evaluated cells of a grid share
 
+    def _run_one_at_a_time(self) -> None:
+        self.batch_dependent = True
+        self.body = OneAtATime(self.body)
+        note = f"{self.name} runs one image at a time, as its outputs depend on the whole batch"
+        self.output_advice = "; ".join(filter(None, (self.output_advice, note)))
+
     def __repr__(self) -> str:
         layers = ", ".join(self.layers)
         size = str(self.size) if self.height == self.width else f"{self.height}×{self.width}"
@@ -200,7 +215,10 @@ class Model:
             ", ".join(f"{v:.3g}" for v in t.flatten().tolist()) for t in (self.mean, self.std)
         )
         normalization = f"mean ({mean}) and std ({std}) {self.normalization}"
-        return f"Model({self.name}, {size} px, {classes}, {normalization}, layers: {layers})"
+        passes = ", one image at a time" if self.batch_dependent else ""
+        return printable(
+            f"Model({self.name}, {size} px, {classes}, {normalization}{passes}, layers: {layers})"
+        )
 
     @property
     def backend(self) -> str:
@@ -217,6 +235,15 @@ class Model:
         if name not in names:
             raise unknown("backend", name, names)
         self._backend = name
+
+    @property
+    def batch_size(self) -> int:
+        """The number of images per pass; 1 for a network whose rows depend on each other."""
+        return 1 if self.batch_dependent else self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, size: int) -> None:
+        self._batch_size = size
 
     def to(self, device: str | torch.device) -> Model:
         """Move the network and its preprocessing to a device; returns the model itself."""
@@ -339,6 +366,13 @@ class Model:
         model.pass_counts = Counter()
         model.root = model
         model.ahead = None
+        return model
+
+    def one_at_a_time(self) -> Model:
+        """Return the same network, which runs one image at a time."""
+        model = copy.copy(self)
+        model._run_one_at_a_time()
+        model.root = model
         return model
 
     def with_head(self, head: HeadName) -> Model:
@@ -476,7 +510,8 @@ class Model:
         def chunks() -> Iterator[str | bytes]:
             # Only what differs from the default is added, so that fingerprints stay the same.
             head = "" if self.head == "softmax" else f" head {self.head}"
-            yield repr(settings) + self.view + head
+            one_at_a_time = " batch_dependent" if self.batch_dependent else ""
+            yield repr(settings) + self.view + head + one_at_a_time
             if self.output is not None:
                 yield repr(self.output)
             if code := scripted_code(self.module):

@@ -19,6 +19,7 @@ from torch import nn
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models import download
+from heatproof.models.batch_dependence import allow_batch_dependence
 from heatproof.models.huggingface import HUB_PREFIX, hf_model
 from heatproof.models.invariance import invariance
 from heatproof.models.linear_model import linear
@@ -148,6 +149,7 @@ def load_model(
     fine_tuned: str | None = None,
     backend: str | None = None,
     head: HeadName | None = None,
+    batch_dependent: bool = False,
 ) -> Model:
     """Load a model by name, from a file of your own, or from any torch module.
 
@@ -172,6 +174,8 @@ def load_model(
             default, ``hp.evaluate`` and ``hp.run`` choose the fastest on this machine.
         head: What the outputs are: ``softmax``, ``sigmoid`` or ``binary``; see `Model`. By default
             as the model says, or as the number of outputs shows.
+        batch_dependent: Whether a network whose result for an image depends on the others of the
+            batch is run one image at a time instead of refused.
 
     Returns:
         The model. A `Model` that was passed is returned itself, unless ``fine_tuned`` or another
@@ -183,12 +187,15 @@ def load_model(
     """
     target = pick_device(device) if device is not None else None
     file = _weights_file(name, weights)
-    model = _open(name, RANDOM_WEIGHTS if weights == RANDOM_WEIGHTS else file)
+    with allow_batch_dependence(batch_dependent):
+        model = _open(name, RANDOM_WEIGHTS if weights == RANDOM_WEIGHTS else file)
     if file is not None:
         load_weights(model.module, file, model.name)
         model.weights_metadata = metadata(file)
         model.fine_tuned = model.weights_metadata.get("fine_tuned", "")
         model.fine_tuned_weights = {}
+    if batch_dependent and not model.batch_dependent:
+        model = model.one_at_a_time()
     if head is not None and head != model.head:
         model = model.with_head(head)
     if fine_tuned_weights == DOWNLOADED_WEIGHTS:

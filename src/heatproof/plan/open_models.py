@@ -58,6 +58,7 @@ def open_model(
             fine_tuned_weights=fine_tuned_weights,
             fine_tuned=None if entry.fine_tuning else entry.fine_tuned,
             head=entry.head,
+            batch_dependent=bool(entry.batch_dependent),
         )
         if entry.fine_tuning is not None:
             model = _with_fine_tuned(model, entry, spec, train, progress)

@@ -96,6 +96,11 @@ class ModelSpec(_Strict):
         description="what the outputs are: softmax, sigmoid (multi-label) or binary (one output); "
         "by default one output is binary and several are softmax",
     )
+    batch_dependent: bool | None = Field(
+        default=None,
+        description="run one image at a time, since the outputs for an image depend on the others "
+        "of its batch; such a network is refused otherwise",
+    )
     trained_on: str | None = Field(
         default=None,
         description="how the training images are altered: plain, watermark, disc; a list stands "
@@ -184,8 +189,11 @@ class ModelSpec(_Strict):
             raise ValueError("seed goes with train: {train: paperbirds/resnet, seed: 1}")
         if self.train is not None and (self.weights or self.fine_tuned_weights):
             raise ValueError("a model that is trained takes no weights or fine_tuned_weights")
-        if self.train is not None and self.head is not None:
-            raise ValueError("head goes with name: {name: file:net.py:build, head: sigmoid}")
+        for key, value in (("head", "sigmoid"), ("batch_dependent", "true")):
+            if self.train is not None and getattr(self, key) is not None:
+                raise ValueError(
+                    f"{key} goes with name: {{name: file:net.py:build, {key}: {value}}}"
+                )
         given = [key for key in RETRAINING_KEYS if getattr(self, key) is not None]
         if self.trained_on is None and given:
             raise ValueError(

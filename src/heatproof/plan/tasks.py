@@ -176,5 +176,7 @@ class Plan:
 
         The memory of a pass then depends on ``batch_size`` alone, not on the size of grids.
         """
+        if task.model.batch_dependent:
+            return 1
         images = task.data.side**2 if isinstance(task.data, Grids) else 1
         return max(1, min(self.batch_size // images, len(task.data.ids)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from heatproof.analysis.run_statistics import RunStatistics
@@ -121,6 +123,11 @@ class ReportServer(ThreadingHTTPServer):
                 f"cannot serve on port {port}: {error.strerror or error}; choose another with "
                 "--port, or --port 0 for any that is free"
             ) from None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Let whoever closes a connection early be; anything else is a fault."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

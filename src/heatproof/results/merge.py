@@ -7,9 +7,11 @@ the rows of all its sources. What several runs have in common is kept once, and 
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +25,7 @@ from torch import Tensor
 
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.execute.rows import PLACE, places_of, rows_of
-from heatproof.files import content_hash
+from heatproof.files import TEMP_PREFIX, content_hash
 from heatproof.results.result import Result
 from heatproof.runs.addresses import to_read, to_write
 from heatproof.runs.format import (
@@ -37,6 +39,7 @@ from heatproof.runs.format import (
     PlanFile,
     ProtocolFacts,
     Provenance,
+    RunPaths,
     SampleNotes,
     TaskFacts,
     TensorKey,
@@ -44,6 +47,7 @@ from heatproof.runs.format import (
     Timings,
     ViewFacts,
 )
+from heatproof.runs.sealed import read_spec
 from heatproof.runs.store import Store
 from heatproof.runs.task_files import TaskTensors
 
@@ -74,9 +78,10 @@ def merge(results: Sequence[Result | str | Path], out: str | Path | None = None)
     if not stores:
         raise HeatproofError("there is nothing to merge; name results or run directories")
     directory = None if out is None else to_write(out)
-    if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise HeatproofError(f"{Store(directory).name} is not empty; choose another directory")
     parts = [_Part(store) for store in stores]
+    identity = {"merged": [part.provenance.spec for part in parts]}
+    if directory is not None:
+        _check_free(directory, identity)
     _check_models(parts)
     methods = _methods(parts)
     protocols = _protocols(parts)
@@ -84,7 +89,7 @@ def merge(results: Sequence[Result | str | Path], out: str | Path | None = None)
     root = directory or Path(tempfile.mkdtemp(prefix="heatproof-"))
     store = Store(root)
     try:
-        store.claim({"merged": [part.provenance.spec for part in parts]})
+        store.claim(identity, add=True)
         tasks = [_write(store, group) for group in groups]
         views = _views(parts, groups)
         plan = PlanFile(tasks=tasks, methods=methods, protocols=protocols, views=views)
@@ -95,6 +100,19 @@ def merge(results: Sequence[Result | str | Path], out: str | Path | None = None)
         if out is None:
             shutil.rmtree(root, ignore_errors=True)
         raise
+
+
+def _check_free(directory: Path, identity: Mapping[str, Any]) -> None:
+    """Check that a directory is empty, or holds what is left of the same merge, which goes on."""
+    paths = RunPaths(directory)
+    names = [path.name for path in directory.iterdir()] if directory.exists() else []
+    if all(name.startswith(TEMP_PREFIX) for name in names):
+        return
+    if not paths.plan.exists() and paths.spec.is_file():  # the plan is written last
+        with suppress(HeatproofError):
+            if read_spec(paths.spec) == json.loads(json.dumps(identity)):
+                return
+    raise HeatproofError(f"{Store(directory).name} is not empty; choose another directory")
 
 
 class _Part:

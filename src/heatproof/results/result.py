@@ -86,7 +86,8 @@ class Result(RunStatistics):
         return with_texts(self.rows)
 
     def __repr__(self) -> str:
-        return tables.to_text(self._heading, self.summary(), self.caveats, self.verdicts)
+        text = tables.to_text(self._heading, self.summary(), self.caveats, self.verdicts)
+        return printable(text)
 
     def _repr_html_(self) -> str:
         return tables.to_html(self._heading, self.summary(), self.caveats, self.verdicts)

@@ -18,13 +18,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from heatproof.runs.format import TensorKey
-from heatproof.runs.task_files import SAMPLES_ENTRY
+from heatproof.runs.task_files import METADATA, SAMPLES_ENTRY
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 READING_THREADS = 2  # that read and hash files while others are used
 FILES_READ_AHEAD = 8  # files that are read before they are asked for
-METADATA = "__metadata__"
 TYPES: dict[str, np.dtype[np.floating]] = {
     "F16": np.dtype("<f2"),
     "F32": np.dtype("<f4"),

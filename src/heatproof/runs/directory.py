@@ -146,6 +146,10 @@ class RunDirectory:
             return f"it has {size:,} bytes instead of {expected.size:,}"
         return "its content does not match its checksum"
 
+    def is_trusted(self, path: Path) -> bool:
+        """Return whether a file was not read, since another process has verified it."""
+        return path not in self._hashes
+
     def recall(self, paths: Sequence[Path]) -> None:
         """Look up what other processes have found files to be, for `problem_of`."""
         self._cached |= cached_hashes(paths)
@@ -154,6 +158,12 @@ class RunDirectory:
         """Keep what files were found to be in the cache, for other processes."""
         fresh, self._fresh = self._fresh, {}
         remember_hashes(fresh)
+
+    def distrust(self, path: Path) -> None:
+        """Let no process take a file for verified that has its checksum, but a wrong content."""
+        for known in (self._fresh, self._cached):
+            known.pop(path, None)
+        remember_hashes({path: ("", "")})
 
     def _know(self, path: Path, stamp: str, digest: str) -> tuple[str, str]:
         known = (stamp, digest)
@@ -182,6 +192,7 @@ class RunDirectory:
                 continue
             except OSError as error:
                 raise StorageError(f"cannot move {path}: {error.strerror or error}") from error
+            self.damage.pop(path, None)
             moved.append(target.relative_to(self.root).as_posix())
             if self.remote:
                 self.remote.put(target)

@@ -45,6 +45,10 @@ from heatproof.text import clip
 FORMAT: Literal[3] = 3  # of the directory; a run of another format is run again rather than read
 UPGRADABLE = 2  # files of this format are taken over, since only their names were different
 SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e38, le=1e38)]
+Milliseconds = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e12)]
+Side = Annotated[int, Field(ge=1, le=2**16)]  # of an image, in pixels
 Setting = tuple[str, str, str]  # protocol, setting, baseline: the columns of the rows
 
 
@@ -426,11 +430,11 @@ class Latency(_Content):
     model: str
     map_key: str
     machine: str
-    milliseconds: float | None = None
+    milliseconds: Milliseconds | None = None
     is_from_run: bool = False
-    batch_milliseconds: float | None = None
-    batch_size: int = 0
-    peak_bytes: int | None = None
+    batch_milliseconds: Milliseconds | None = None
+    batch_size: Count = 0
+    peak_bytes: Count | None = None
     reason: str = ""
 
 
@@ -474,11 +478,11 @@ class Cost(_Content):
         later_backwards: Backward passes that end at a later layer.
     """
 
-    images: int
-    forwards: int
-    backwards: int
-    later_forwards: int = 0
-    later_backwards: int = 0
+    images: Count
+    forwards: Count
+    backwards: Count
+    later_forwards: Count = 0
+    later_backwards: Count = 0
 
     @classmethod
     def of(cls, images: int, passes: Mapping[str, int]) -> Cost:
@@ -524,7 +528,7 @@ class MethodFacts(_Content):
     layerless_base: str  # the label without layer and transforms
     before_last: str  # the label without the last transform
     transforms: tuple[TransformFacts, ...]
-    cost: tuple[int, int] | None  # forward and backward passes per image; None: unknown
+    cost: tuple[Count, Count] | None  # forward and backward passes per image; None: unknown
     map_key: str  # methods with the same map key share their maps
 
 
@@ -532,20 +536,20 @@ class ProtocolFacts(_Content):
     """Facts about a protocol with its settings."""
 
     id: str
-    version: int
+    version: Count
     summary: str
     higher_is_better: bool
-    range: tuple[float, float] | None  # None: the scale of the model's scores
-    random_score: float | None
+    range: tuple[Finite, Finite] | None  # None: the scale of the model's scores
+    random_score: Finite | None
     citation: str
     target: str  # label or prediction
     canonical: str
     setting: str
     baseline: str
     settings: dict[str, Any]
-    shared_forwards: int  # per image, once for all methods
-    method_forwards: int  # per image and method
-    explanations: int  # per image and method
+    shared_forwards: Count  # per image, once for all methods
+    method_forwards: Count  # per image and method
+    explanations: Count  # per image and method
     aggregates: tuple[str, ...]  # the curves that its values are computed from, if not per sample
 
     @property
@@ -573,8 +577,8 @@ class ViewFacts(_Content):
     model: str
     view: ViewKey
     cost: Cost
-    pool: dict[int, int] | None = None  # class -> number of images that grids are drawn from
-    reused: int = 0  # images that occur in more than one grid
+    pool: dict[int, Count] | None = None  # class -> number of images that grids are drawn from
+    reused: Count = 0  # images that occur in more than one grid
 
     @property
     def subject(self) -> ModelView:
@@ -664,17 +668,17 @@ class ModelFacts(_Content):
     fine_tuning: FineTuningFacts | None = None  # None: not fine-tuned, or not on record
     backend: str
     backend_reason: str = ""  # why it was chosen; empty if the spec names it
-    parameters: int
-    size: int | tuple[int, int]  # the side of square images in pixels; else height and width
-    image_channels: int = 3
-    classes: int
+    parameters: Count
+    size: Side | tuple[Side, Side]  # the side of square images in pixels; else height and width
+    image_channels: Side = 3
+    classes: Annotated[int, Field(ge=1, le=2**31)]
     head: HeadName = "softmax"
     class_names: list[str] | None
     layers: dict[str, str]  # of the aliases middle, final, cam
     all_layers: list[str]
     output_advice: str = ""  # what to do about outputs that are not logits
-    mean: list[float] = []  # of images in [0, 1], by channel; empty if it is not on record
-    std: list[float] = []
+    mean: list[Finite] = []  # of images in [0, 1], by channel; empty if it is not on record
+    std: list[Finite] = []
     normalization: str = ""  # whether mean and std were given, or whose they are
     channels: list[int] = []  # of the layer cam: those whose largest activations are stored
 
@@ -739,13 +743,13 @@ class StoredFile(_Content):
 
     name: Annotated[str, Field(pattern=r"^[\w-]+\.[0-9a-f]{16}\.[a-z]+$")]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    size: int
+    size: Count
 
 
 class RecordGroup(_Content):
     """Records of a task that have the same numbers of rows and were computed in the same way."""
 
-    rows: dict[str, int]  # number of rows of each record by status
+    rows: dict[str, Count]  # number of rows of each record by status
     origins: list[int] = []  # which of the task's origins computed them
     records: list[str]
 

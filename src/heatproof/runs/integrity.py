@@ -21,7 +21,6 @@ from heatproof.runs.format import (
     FileKind,
     Latencies,
     PlanFile,
-    Provenance,
     StoredFile,
     TaskPaths,
     hashed_name,
@@ -149,8 +148,10 @@ def _findings(store: Store, task: str, found: TaskPaths, read: bool) -> list[Fin
     manifest = store.manifest(task)
     findings = []
     expected: dict[Path, StoredFile] = {}
+    kinds: dict[Path, FileKind] = {}
     if manifest is not None:
         expected = {store.paths.stored(kind, f.name): f for kind, f in manifest.files.items()}
+        kinds = {store.paths.stored(kind, f.name): kind for kind, f in manifest.files.items()}
         store.damage.pop(path, None)
     elif path in store.damage:
         findings.append(Finding(path, store.damage[path]))
@@ -158,6 +159,8 @@ def _findings(store: Store, task: str, found: TaskPaths, read: bool) -> list[Fin
         findings.append(Finding(path, MISSING))
     for file in [*expected, *(f for files in found.values() for f in files if f not in expected)]:
         problem = store.problem_of(file, expected.get(file), read)
+        if not problem and file in expected and (read or not store.is_trusted(file)):
+            problem = store.content_problem(task, kinds[file], file)
         if problem:
             findings.append(Finding(file, problem))
     return findings
@@ -288,8 +291,8 @@ def _other_findings(store: Store) -> Iterable[Finding]:
     paths = store.paths
     sealed: list[tuple[Path, Callable[[Path], object]]] = [
         (paths.spec, read_spec),
-        (paths.plan, lambda path: read_sealed(path, PlanFile)),
-        (paths.provenance, lambda path: read_sealed(path, Provenance)),
+        (paths.plan, lambda path: store.plan()),
+        (paths.provenance, lambda path: store.provenance()),
     ]
     if paths.latencies.is_file():
         sealed.append((paths.latencies, lambda path: read_sealed(path, Latencies)))

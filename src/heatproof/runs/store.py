@@ -11,6 +11,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,12 +26,23 @@ from heatproof.files import TEMP_PREFIX
 from heatproof.models.backends import AUTO
 from heatproof.models.hashes import file_stamp
 from heatproof.runs.columns import FRAME_COLUMNS, ROW_SCHEMA
+from heatproof.runs.content_checks import (
+    Shapes,
+    check_plan,
+    check_planned,
+    check_provenance,
+    check_rows,
+    check_same_shapes,
+    check_tensors,
+    check_timings,
+)
 from heatproof.runs.curve_files import map_ahead
 from heatproof.runs.directory import RunDirectory
 from heatproof.runs.format import (
     SUFFIXES,
     FileKind,
     Latencies,
+    ModelView,
     Origin,
     PlanFile,
     PreparedKey,
@@ -124,6 +136,10 @@ class Store(RunDirectory):
         super().__init__(root)
         self._manifests: dict[Path, tuple[str, TaskManifest]] = {}
         self._plan: tuple[str, PlanFile] | None = None
+        self._tasks: tuple[PlanFile, dict[str, TaskFacts]] | None = None  # of it, by name
+        self.row_samples: dict[str, tuple[str, ...]] = {}  # of tasks whose rows were read
+        self._contents: dict[Path, str] = {}  # what is wrong with the content of verified files
+        self._shapes: dict[ModelView, Shapes] = {}  # of the first task of every view
 
     def claim(self, identity: Mapping[str, Any], add: bool = False) -> None:
         """Take the directory for a spec; raises as ``check`` does."""
@@ -276,14 +292,24 @@ class Store(RunDirectory):
             )
         stamp = file_stamp(self.paths.plan)
         if self._plan is None or self._plan[0] != stamp:
-            self._plan = (stamp, read_sealed(self.paths.plan, PlanFile))
+            plan = read_sealed(self.paths.plan, PlanFile)
+            try:
+                check_plan(plan)
+            except ValueError as error:
+                raise damaged(self.paths.plan, str(error)) from None
+            self._plan = (stamp, plan)
         return self._plan[1]
 
     def provenance(self) -> Provenance:
         """Return the provenance of the latest plan."""
         if not self.paths.provenance.is_file():
             raise damaged(self.paths.provenance, "it is missing")
-        return read_sealed(self.paths.provenance, Provenance)
+        provenance = read_sealed(self.paths.provenance, Provenance)
+        try:
+            check_provenance(provenance)
+        except ValueError as error:
+            raise damaged(self.paths.provenance, str(error)) from None
+        return provenance
 
     def commit(self, task: str, rows: pa.Table, kept: TaskTensors, timings: Timings) -> None:
         """Write the results of a task; its manifest last, since a task that has one is finished.
@@ -333,6 +359,8 @@ class Store(RunDirectory):
             manifest = read_sealed(path, TaskManifest)
             if manifest.task != task:
                 raise damaged(path, f"it belongs to the task {manifest.task}")
+            if any(file.name.partition(".")[0] != task for file in manifest.files.values()):
+                raise damaged(path, "it names the files of another task")
         except HeatproofError as error:
             self.damage[path] = reason_of(error)
             return None
@@ -370,10 +398,24 @@ class Store(RunDirectory):
         builder = FrameBuilder(columns)
         read = partial(read_coded_rows, columns=("record", *columns))
         tables = map_ahead(lambda t: self.read(t.name, "rows", read), plan.tasks)
+        seen: dict[tuple[str, str], set[str]] = {}  # samples by model and protocol
         for task, table in zip(plan.tasks, tables, strict=True):
-            if table is not None:
+            if table is not None and self._has_new_samples(task, seen):
                 builder.add(table, task.records)
         return builder.frame()
+
+    def _has_new_samples(self, task: TaskFacts, seen: dict[tuple[str, str], set[str]]) -> bool:
+        """Return whether no task before has a sample of this one; such a task is left out."""
+        samples = set(self.row_samples.get(task.name, ()))
+        of_protocols = [seen.setdefault((task.model, name), set()) for name in task.protocols]
+        if any(samples & before for before in of_protocols):
+            path = self.path_of(task.name, "rows")
+            if path is not None:
+                self.damage[path] = "it has samples of another task"
+            return False
+        for before in of_protocols:
+            before |= samples
+        return True
 
     def first_tasks(self, tasks: Sequence[TaskFacts], most: int) -> list[TaskFacts]:
         """Return the first of some tasks, which have no more than a number of samples in all.
@@ -427,11 +469,68 @@ class Store(RunDirectory):
         path = self.path_of(task, kind)
         if path is None:
             return None
-        try:
-            return read(path)
-        except ValueError as error:
-            self.damage[path] = str(error)
-            return None
+        problem = self.content_problem(task, kind, path)
+        if not problem:
+            try:
+                return read(path)
+            except ValueError as error:
+                problem = str(error)
+        self.damage[path] = problem
+        return None
+
+    def content_problem(self, task: str, kind: FileKind, path: Path) -> str:
+        """Return what is wrong with the content of a verified file of a task; empty if nothing.
+
+        A file is looked into once. One that is not as it should be is not remembered as verified.
+        """
+        if path not in self._contents:
+            try:
+                self._check_content(task, kind, path)
+                self._contents[path] = ""
+            except (ValueError, OSError) as error:
+                self._contents[path] = str(error).partition("\n")[0]
+                self.distrust(path)
+        return self._contents[path]
+
+    def _check_content(self, task: str, kind: FileKind, path: Path) -> None:
+        manifest = self.manifest(task)
+        if manifest is None:
+            return
+        planned = self._planned(task)
+        if kind == "timings":
+            check_timings(read_timings(path))
+        elif kind == "rows":
+            found = check_rows(path, manifest)
+            self.row_samples[task] = found.samples
+            if planned is not None:
+                check_planned(found, planned, self.plan())
+        else:
+            header = check_tensors(path)
+            if planned is not None:
+                check_same_shapes(self._shapes_of(planned), header)
+
+    def _planned(self, task: str) -> TaskFacts | None:
+        """Return what the latest plan says about a task; None if it is not in it."""
+        with suppress(HeatproofError, FileNotFoundError):
+            plan = self.plan()
+            if self._tasks is None or self._tasks[0] is not plan:
+                self._tasks = plan, {facts.name: facts for facts in plan.tasks}
+            return self._tasks[1].get(task)
+        return None
+
+    def _shapes_of(self, task: TaskFacts) -> Shapes:
+        """Return the shapes of the tensors of the first task with the same subject."""
+        if task.subject not in self._shapes:
+            shapes: Shapes = {}
+            first = (other for other in self.plan().tasks if other.subject == task.subject)
+            for other in first:
+                path = self.path_of(other.name, "tensors")
+                if path is not None:
+                    with suppress(ValueError):
+                        check_same_shapes(shapes, check_tensors(path))
+                        break
+            self._shapes[task.subject] = shapes
+        return self._shapes[task.subject]
 
     def timings(self, task: str) -> Timings | None:
         """Return what a task took; None if it is not finished."""

@@ -28,6 +28,7 @@ from heatproof.runs.format import (
 )
 from heatproof.runs.sealed import parse_json
 
+METADATA = "__metadata__"  # the entry of a header of safetensors that is no tensor
 SAMPLES_ENTRY = "samples"  # the metadata entries of a tensor file: its notes,
 CONTENT_ENTRY = "content"  # what it belongs to,
 ORIGINS_ENTRY = "origins"  # and what computed which record
@@ -55,10 +56,24 @@ def encode_files(rows: pa.Table, kept: TaskTensors, timings: Timings) -> dict[Fi
     sink = pa.BufferOutputStream()
     pq.write_table(rows.combine_chunks(), sink, compression="zstd")
     return {
-        "tensors": save(encoded, notes),
+        "tensors": save_ordered(encoded, notes),
         "timings": to_json(timings),
         "rows": sink.getvalue().to_pybytes(),
     }
+
+
+def save_ordered(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """Return tensors in the format of safetensors, which orders metadata by chance, in one order.
+
+    So the same content is the same bytes.
+    """
+    content = save(tensors, metadata)
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header[METADATA] = dict(sorted(header[METADATA].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def read_rows(path: Path) -> pa.Table:

@@ -308,7 +308,7 @@ class _BlockScorer:
             scores = evaluation.protocol.score_maps(self._model, batch, shared, maps[rows])
         if caught:
             return Outcomes.without_scores("failed", [caught[0].message] * len(block))
-        return checked.outcomes(evaluation, scores, rows)
+        return checked.outcomes(evaluation, scores, rows, batch.clean)
 
     def _fail(self, evaluations: Sequence[Evaluation], failure: Failure) -> None:
         outcomes = Outcomes.without_scores("failed", [failure.message] * len(self._block))

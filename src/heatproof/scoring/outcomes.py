@@ -70,8 +70,18 @@ class CheckedMaps:
             maps = torch.where(is_finite[:, None, None], maps, 0)
         return cls(maps, is_finite.tolist(), varied.tolist(), notes)
 
-    def outcomes(self, evaluation: Evaluation, scores: Scores, rows: slice) -> Outcomes:
-        """Return the scores of some of the maps, except for maps that cannot be scored."""
+    def outcomes(
+        self, evaluation: Evaluation, scores: Scores, rows: slice, logits: Tensor
+    ) -> Outcomes:
+        """Return the scores of some of the maps, except for maps that cannot be scored.
+
+        Args:
+            evaluation: The method and the protocol.
+            scores: The scores of the maps.
+            rows: Which of the maps they are.
+            logits: Logits of their images, ``(B, K)``.
+        """
+        has_logits = logits.isfinite().all(1).tolist()
         values = scores.value.tolist()
         statuses: list[Status] = ["ok"] * len(values)
         messages = [""] * len(values)
@@ -80,6 +90,9 @@ class CheckedMaps:
             if self.notes.missing[row]:
                 statuses[i] = "missing"
                 messages[i] = self.notes.missing[row]
+            elif not has_logits[i]:
+                statuses[i] = "failed"
+                messages[i] = "the logits of the network are not finite for this image"
             elif not self.finite[row]:
                 statuses[i] = "failed"
                 messages[i] = f"{evaluation.expression.label}: the map is not finite"

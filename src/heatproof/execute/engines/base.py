@@ -45,6 +45,10 @@ class EngineOptions:
         gpus: GPUs that every worker on this machine has to itself: 0 or 1.
         threads: Threads of every worker, by default 1. Results of other numbers of threads may
             differ in their last bits.
+        dashboard: Whether the workers on this machine get Dask's dashboard, which any user of this
+            machine can see.
+        insecure: Whether the user knows that a cluster without TLS runs the code of whoever
+            reaches it; silences the warning.
     """
 
     engine: str = "local"
@@ -53,6 +57,8 @@ class EngineOptions:
     cluster: str | Path | None = None
     gpus: int | None = None
     threads: int | None = None
+    dashboard: bool | None = None
+    insecure: bool | None = None
 
     def check(self) -> None:
         """Raise HeatproofError if the options do not go together."""
@@ -65,7 +71,7 @@ class EngineOptions:
                 f"{' and '.join(given)} {'goes' if len(given) == 1 else 'go'} with the engine "
                 "dask: --engine dask --workers 2 (in Python: engine='dask', workers=2)"
             )
-        places = [name for name in given if name not in ("gpus", "threads")]
+        places = [name for name in given if name in ("workers", "address", "cluster")]
         if len(places) > 1:
             raise HeatproofError(
                 f"{' and '.join(places)} are different places to compute; give one of them"
@@ -74,6 +80,11 @@ class EngineOptions:
             raise HeatproofError(
                 f"gpus goes with workers, which are started on this machine; {places[0]} decides "
                 "itself which GPU a worker has"
+            )
+        if self.dashboard is not None and places not in ([], ["workers"]):
+            raise HeatproofError(
+                f"dashboard goes with workers, which are started on this machine; {places[0]} "
+                "decides itself whether there is one"
             )
         for name in ("workers", "threads"):
             number = getattr(self, name)

@@ -1,5 +1,9 @@
 """The cluster of a run: workers on this machine, a running scheduler, or a class in a YAML file.
 
+Whoever can connect to a scheduler of Dask can run code in its workers and in the client. So a
+cluster that heatproof starts on this machine listens on the loopback interface alone, and admits
+only processes that have its certificate, which exists in memory.
+
 Workers import this module when they start, so it imports nothing heavy.
 """
 
@@ -11,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,12 +29,26 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 20
 CLUSTER_MODULES = ("dask_jobqueue", "dask_kubernetes.operator", "dask_cuda", "distributed")
 EXAMPLE = "class: SLURMCluster, cores: 1, memory: 8GB, jobs: 8"
+LOOPBACK = "127.0.0.1"
+PRIVATE_PROTOCOLS = ("tls://", "wss://", "inproc://")  # encrypted, or within one process
+# A worker sends a sign of life every half second, and the scheduler looks as often as this for
+# workers that have sent none for this long.
+HANGING = {"distributed.scheduler.worker-ttl": "20s"}
+# The web servers that Dask starts in any case have nothing to say.
+NO_PAGES: dict[str, list[str]] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
 
 
 def require_dask() -> None:
     """Raise HeatproofError if Dask is not installed."""
-    if importlib.util.find_spec("distributed") is None:
-        raise HeatproofError('the engine dask is not installed: pip install "heatproof[dask]"')
+    for name in ("distributed", "cryptography"):
+        if importlib.util.find_spec(name) is None:
+            raise HeatproofError(
+                f"the engine dask is not installed, since there is no package {name}: "
+                'pip install "heatproof[dask]"'
+            )
 
 
 @contextmanager
@@ -46,21 +65,18 @@ def connected(options: EngineOptions, note: Callable[[str], None]) -> Iterator[A
     Raises:
         HeatproofError: If there is no scheduler at the address, or the cluster cannot be started.
     """
+    import dask
     from distributed import Client
 
     if options.address is not None:
-        try:
-            client = Client(options.address, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise HeatproofError(
-                f"there is no Dask scheduler at {options.address} "
-                f"({str(error).splitlines()[0]}); start one with: dask scheduler"
-            ) from error
+        client = _find_scheduler(options.address)
         cluster = None
     else:
-        cluster = _read_cluster(Path(options.cluster)) if options.cluster else _local(options)
+        with dask.config.set(HANGING):
+            cluster = _read_cluster(Path(options.cluster)) if options.cluster else _local(options)
         client = Client(cluster, timeout=CONNECT_SECONDS, set_as_default=False)
     try:
+        _warn_if_open(client.scheduler.address, options)
         if options.address is None and options.cluster is None:
             client.register_plugin(_local_plugin(options))
         if link := dashboard(client):
@@ -71,6 +87,36 @@ def connected(options: EngineOptions, note: Callable[[str], None]) -> Iterator[A
             client.close(timeout=5)
             if cluster is not None:
                 cluster.close(timeout=10)
+
+
+def _find_scheduler(address: str) -> Any:
+    """Return a client of the scheduler at an address."""
+    from distributed import Client
+
+    try:
+        return Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except TypeError as error:  # a TLS address without certificates
+        raise HeatproofError(
+            f"the scheduler at {address} needs certificates; say where they are, such as "
+            "DASK_DISTRIBUTED__COMM__TLS__CA_FILE=ca.pem "
+            "DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT=client.pem"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise HeatproofError(
+            f"there is no Dask scheduler at {address} ({str(error).splitlines()[0]}), or it does "
+            "not admit this process; start one with: dask scheduler"
+        ) from error
+
+
+def _warn_if_open(address: str, options: EngineOptions) -> None:
+    """Warn if the connection to a scheduler is not encrypted, unless the user knows it."""
+    if not address.startswith(PRIVATE_PROTOCOLS) and not options.insecure:
+        warnings.warn(
+            f"the connections of the Dask cluster at {address} are not encrypted: whoever can "
+            "reach them can run code in the workers and in this process. Use TLS, as "
+            "docs/scaling.md shows, or --insecure (insecure=True) if only you reach this network",
+            stacklevel=2,
+        )
 
 
 def dashboard(client: Any) -> str:
@@ -100,24 +146,39 @@ def _silenced() -> Iterator[None]:
 
 
 def _local(options: EngineOptions) -> Any:
-    """Start single-threaded worker processes on this machine."""
+    """Start single-threaded worker processes on this machine, for this process alone."""
+    import dask
     from distributed import LocalCluster
+    from distributed.security import Security
 
-    count = options.workers
+    count = options.workers or os.cpu_count() or 1
+    kind: Any = LocalCluster
     if options.gpus:
         count = len(_chosen_gpus(options.workers))
         if importlib.util.find_spec("dask_cuda") is not None:
             from dask_cuda import LocalCUDACluster
 
-            return LocalCUDACluster(n_workers=count, threads_per_worker=1)
-    return LocalCluster(
-        n_workers=count or os.cpu_count() or 1,
-        threads_per_worker=1,
-        processes=True,
-        memory_limit=0,  # as in a local run: batch_size bounds the memory
-        dashboard_address=":0",  # any free port
-        silence_logs=logging.CRITICAL,
+            kind = LocalCUDACluster
+    arguments = (
+        {}
+        if kind is not LocalCluster
+        else {
+            "processes": True,
+            "memory_limit": 0,  # as in a local run: batch_size bounds the memory
+        }
     )
+    with dask.config.set({} if options.dashboard else NO_PAGES):
+        return kind(
+            n_workers=count,
+            threads_per_worker=1,
+            host=LOOPBACK,
+            protocol="tls://",
+            security=Security.temporary(),
+            dashboard_address=f"{LOOPBACK}:0",  # any free port
+            scheduler_kwargs={"dashboard": bool(options.dashboard)},
+            silence_logs=logging.CRITICAL,
+            **arguments,
+        )
 
 
 def _chosen_gpus(workers: int | None) -> list[str]:

@@ -1,0 +1,169 @@
+"""Runs with valid checksums that hold what no run writes: named, left out, and found by check."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors import safe_open
+from safetensors.torch import save
+
+import heatproof as hp
+from heatproof.errors import HeatproofError
+from heatproof.runs.format import hashed_name
+from heatproof.runs.integrity import check
+from heatproof.runs.sealed import seal, unseal
+from heatproof.runs.store import Store
+
+PROTOCOLS = ["sds(patches=4)", "deletion(steps=2)"]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "original"
+    arguments = ("paperbirds/resnet", "paperbirds:test", ["ixg", "random"])
+    hp.evaluate(*arguments, PROTOCOLS, limit=70, keep_maps=2, out=out)
+    return out
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "run"))
+
+
+def replace(run: Path, kind: str, content: bytes, counts: pa.Table | None = None) -> None:
+    """Replace a file of the first task, and let its manifest say so."""
+    manifest = sorted(run.glob("tasks/*.json"))[0]
+    described = json.loads(unseal(manifest.read_bytes()))
+    name = described["files"][kind]["name"]
+    (run / kind / name).unlink()
+    digest = hashlib.sha256(content).hexdigest()
+    new = hashed_name(name.partition(".")[0], digest, Path(name).suffix)
+    (run / kind / new).write_bytes(content)
+    described["files"][kind] = {"name": new, "sha256": digest, "size": len(content)}
+    if counts is not None:
+        found = counts.group_by("record").aggregate([([], "count_all")]).to_pylist()
+        described["groups"] = [
+            {"rows": {"ok": row["count_all"]}, "records": [row["record"]]} for row in found
+        ]
+    manifest.write_bytes(seal(json.dumps(described).encode()))
+
+
+def parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue().to_pybytes()
+
+
+def rows_of(run: Path) -> pa.Table:
+    manifest = json.loads(unseal(sorted(run.glob("tasks/*.json"))[0].read_bytes()))
+    return pq.read_table(run / "rows" / manifest["files"]["rows"]["name"])
+
+
+def with_column(table: pa.Table, name: str, values: list) -> pa.Table:
+    i = table.column_names.index(name)
+    return table.set_column(i, name, pa.array(values, table.schema.field(name).type))
+
+
+def changed(table: pa.Table, name: str, value: object) -> pa.Table:
+    return with_column(table, name, [value, *table[name].to_pylist()[1:]])
+
+
+ROWS = {
+    "a null": (lambda t: changed(t, "method", None), "column method has nulls"),
+    "a state": (lambda t: changed(t, "status", "fine"), "values that there are not"),
+    "an infinite score": (lambda t: changed(t, "value", float("inf")), "infinite scores"),
+    "a negative class": (lambda t: changed(t, "target", -3), "negative classes"),
+    "a long text": (lambda t: changed(t, "message", "x" * 70_000), "more than 65,536 characters"),
+    "another method": (lambda t: changed(t, "method", "ig"), "more than one method"),
+    "a sample twice": (
+        lambda t: with_column(t, "sample", [t["sample"][1].as_py(), *t["sample"].to_pylist()[1:]]),
+        "a sample twice",
+    ),
+    "a row less": (lambda t: t.slice(1), "rows, but its manifest"),
+    "a column less": (lambda t: t.drop_columns(["layer"]), "layer"),
+    "many rows": (lambda t: t.take(pa.array([0] * 100_000)), "rows, but its manifest"),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_checked(run, name):
+    change, problem = ROWS[name]
+    replace(run, "rows", parquet(change(rows_of(run))))
+    assert_left_out(run, problem)
+
+
+def test_counts_of_a_manifest_are_bounded(run):
+    table = rows_of(run).take(pa.array([0] * 100_000))
+    replace(run, "rows", parquet(table), counts=table)
+    assert_left_out(run, "a record of more than 64 samples")
+
+
+def test_pages_that_unpack_to_gigabytes_are_not_unpacked(run):
+    """The header of a page, not the footer, decides how much memory is taken."""
+    table = changed(rows_of(run), "note", "x" * 160_000_000)
+    replace(run, "rows", parquet(table))
+    assert_left_out(run, "a page that unpacks to 160,000,")
+
+
+TENSORS = {
+    "logits": (lambda t: t[:3], "are of 3 of 64 samples"),
+    "images": (lambda t: t.float(), "images have the type F32"),
+    "map": (lambda t: t.flatten(1), "have the shape"),
+    "curve": (lambda t: t[:, :2].contiguous(), "different lengths"),
+}
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_tensors_are_checked(run, kind):
+    change, problem = TENSORS[kind]
+    manifest = json.loads(unseal(sorted(run.glob("tasks/*.json"))[0].read_bytes()))
+    with safe_open(run / "tensors" / manifest["files"]["tensors"]["name"], "pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    key = next(key for key in tensors if json.loads(key)["kind"] == kind)
+    tensors[key] = change(tensors[key])
+    replace(run, "tensors", save(tensors, metadata))
+    assert problem in " ".join(finding.problem for finding in check(Store(run)).findings)
+
+
+def assert_left_out(run: Path, problem: str) -> None:
+    """Check that the first task is named and left out, the other one read, and the run mended."""
+    findings = check(Store(run)).findings
+    assert len(findings) == 1 and problem in findings[0].problem
+    with pytest.warns(UserWarning, match="damaged files"):
+        result = hp.Result.load(run)
+    assert result.scores["sample"].nunique() == 6
+    assert any(problem in caveat for caveat in result.caveats)
+
+
+def test_the_next_run_makes_anew_what_a_stranger_made_up(run, original):
+    replace(run, "rows", parquet(changed(rows_of(run), "target", -3)))
+    check(Store(run))  # which remembers what it has verified
+    arguments = ("paperbirds/resnet", "paperbirds:test", ["ixg", "random"])
+    with pytest.warns(UserWarning, match=r"set aside .* made anew"):
+        result = hp.evaluate(*arguments, PROTOCOLS, limit=70, keep_maps=2, out=run)
+    assert not any("damaged files" in caveat for caveat in result.caveats)  # all is well again
+    pd.testing.assert_frame_equal(result.scores, hp.Result.load(original).scores)
+
+
+def test_a_plan_is_checked(run):
+    plan = json.loads(unseal((run / "plan.json").read_bytes()))
+    plan["protocols"][0]["settings"]["patches"] = "many"
+    (run / "plan.json").write_bytes(seal(json.dumps(plan).encode()))
+    with pytest.raises(HeatproofError, match="protocol sds: patches"):
+        hp.Result.load(run)
+    assert [f.path.name for f in check(Store(run)).findings] == ["plan.json"]
+
+
+def test_identical_runs_are_identical_files(original, tmp_path):
+    arguments = ("paperbirds/resnet", "paperbirds:test", ["ixg", "random"])
+    again = tmp_path / "again"
+    hp.evaluate(*arguments, PROTOCOLS, limit=70, keep_maps=2, out=again)
+    for kind in ("rows", "tensors"):
+        names = [sorted(path.name for path in (run / kind).iterdir()) for run in (original, again)]
+        assert names[0] == names[1]
