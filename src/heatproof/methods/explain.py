@@ -30,6 +30,7 @@ from heatproof.methods.map_checks import MapError, as_maps, check_map, finite
 from heatproof.methods.noise import noise_scale
 from heatproof.methods.notes import MapNotes, kind_of
 from heatproof.methods.optimisation_state import Checkpoint
+from heatproof.methods.saved_maps import is_map_file
 from heatproof.models.batch import LayerBatch, ModelBatch
 from heatproof.models.guards import assert_unchanged
 from heatproof.models.model import Model
@@ -209,17 +210,40 @@ class Explainer:
         if changed:
             raise MapError(f"{expression.label} changed its input in place; work on x.clone()")
 
-    def recompute(self, expression: Expression, x: Tensor) -> Tensor:
-        """Compute maps of other images of the same samples, for the same targets.
+    def recompute(
+        self,
+        expression: Expression,
+        x: Tensor,
+        *,
+        model: Model | None = None,
+        target: Tensor | None = None,
+    ) -> Tensor:
+        """Compute maps of other images of the same samples.
 
         Args:
             expression: The method, with its transforms.
             x: The images, ``(B, C, H, W)``.
+            model: Another network that is explained, such as one with random weights.
+            target: Other classes that are explained, ``(B,)``.
 
         Returns:
             Maps of shape ``(B, H, W)``, which may contain nan.
+
+        Raises:
+            HeatproofError: If the method has no other maps than those that were given.
         """
-        batch = ModelBatch(self.model, x, self.batch.target, [expression.layer])
+        if is_map_file(expression.entry.id):
+            raise HeatproofError(
+                f"{expression.label} has one map of each sample, and this protocol asks for more "
+                "of them; give the method itself, such as a function (model, x, target) -> maps"
+            )
+        if model is not None and expression.entry.prepare is not None:
+            raise NotApplicable(
+                f"{expression.label} is prepared from reference images for the network itself, "
+                "so that it cannot explain one with other weights"
+            )
+        classes = self.batch.target if target is None else target
+        batch = ModelBatch(model or self.model, x, classes, [expression.layer])
         other = replace(self, batch=batch, checkpoint=Checkpoint(), _moments={})
         return other.resized(other.transformed(expression, other.native(expression)))
 

@@ -81,7 +81,8 @@ class EvalBatch:
         silhouette: Masks ``(B, H, W)`` of the object, if the data set has them.
         prepared: What ``prepare`` returned.
         prepared_baseline: Looks up what a baseline has prepared.
-        explain: Maps other images of these samples to maps of the evaluated method.
+        explain: Maps other images of these samples to maps of the evaluated method; with `model=`
+            on another network, with `target=` for other classes.
         batch_cache: Results that protocols share, for all methods.
         map_cache: Results that protocols share, for the evaluated maps.
         view: What is evaluated in place of the model and its data.
@@ -96,7 +97,7 @@ class EvalBatch:
     silhouette: Tensor | None = None
     prepared: Mapping[str, Tensor] = field(default_factory=dict)
     prepared_baseline: PreparedBaselines = no_reference
-    explain: Callable[[Tensor], Tensor] | None = None
+    explain: Callable[..., Tensor] | None = None
     batch_cache: dict[Hashable, Any] = field(default_factory=dict)
     map_cache: dict[Hashable, Any] = field(default_factory=dict)
     view: ViewKey = ViewKey()
@@ -163,6 +164,7 @@ class Protocol(BaseModel):
     citation: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset()  # of the data: `parts`, `silhouette`
     constant_maps: ClassVar[bool] = False  # whether constant maps have a score, too
+    ranked: ClassVar[bool] = True  # False: scores describe maps, and rank no methods
     aggregates: ClassVar[tuple[str, ...]] = ()  # names of the curves that `aggregate` needs
     # What `compute_shared` returns, if each sample's row (of single precision) depends on that
     # sample alone: it is computed in blocks where it takes long, and read where it is stored.
