@@ -272,7 +272,7 @@ def passes_of(protocol: Any) -> str:
     own = sum(protocol.passes().values())
     text = f"{shared} for all methods"
     text = f"{text}, {own} per method" if own else text
-    maps = protocol.explanations()
+    maps = sum(protocol.explanations().values())
     return f"{text}; {maps} more {'map' if maps == 1 else 'maps'} per method" if maps else text
 
 

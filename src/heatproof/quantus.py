@@ -127,7 +127,7 @@ class Metric:
                 )
             return explain_func(model=network, inputs=inputs, targets=classes, **arguments)
 
-        recomputes = self.protocol.explanations() > 0
+        recomputes = bool(self.protocol.explanations())
         if a_batch is None and not recomputes:
             a_batch = explained(images, targets)
         given = None if a_batch is None or recomputes else _maps(a_batch, x)

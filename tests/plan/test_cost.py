@@ -155,3 +155,15 @@ def test_a_plan_runs_the_network_as_little_as_it_can(own_cache):
     assert method_cost(with_channels[0], model) == (4, 0)
     assert sizes == [16, 32, 16]
     assert len(cost) == 5
+
+
+def test_maps_of_other_images_are_counted_once_for_protocols_that_share_them():
+    def backwards(*protocols):
+        data = {"name": "paperbirds", "split": "test", "limit": 2}
+        small = {"methods": ["saliency"], "data": data, "protocols": list(protocols)}
+        (found,) = plan_cost(open_spec(make_spec(SPEC | small), "cpu")).values()
+        return found.backwards
+
+    assert backwards("sensitivity(copies=3)") == 2 * (1 + 3)
+    assert backwards("sensitivity(copies=3)", "sensitivity(copies=3, statistic=mean)") == 2 * 4
+    assert backwards("randomization(networks=4)", "emprt") == 2 * (1 + 4 + 1)

@@ -186,7 +186,7 @@ def test_saved_maps_and_prepared_methods_are_named(tmp_path, batch):
 
 
 def test_as_a_metric_of_quantus_it_explains_the_random_networks_too(model, batch):
-    ids, x, target = batch
+    _, x, target = batch
     metric = hp.quantus.Metric("randomization(networks=2)")
     found = metric(model.module, x.numpy(), target.numpy(), explain_func=saliency)
     networks = random_networks(model, "cascading", "top-down", 2)
@@ -196,3 +196,26 @@ def test_as_a_metric_of_quantus_it_explains_the_random_networks_too(model, batch
     ]
     expected = sum(spearman(maps[0], other) for other in maps[1:]) / 2
     assert found == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_protocols_of_one_run_share_maps_and_no_others():
+    """Orders and seeds have networks of their own; similarities of the same networks share maps."""
+    calls = []
+
+    def counted(model, x, target, *, rng, batch):
+        calls.append(model.root.view)
+        return batch.gradient()
+
+    names = [
+        "randomization(networks=2)",
+        "randomization(networks=2, similarity=ssim)",
+        "randomization(networks=2, order=bottom-up)",
+        "randomization(networks=2, seed=1)",
+    ]
+    result = hp.evaluate(NET, "paperbirds:test", [counted], names, limit=2)
+    assert len(calls) == 1 + 3 * 2 and len(set(calls)) == len(calls)
+    together = result.summary().set_index("setting")["mean"]
+    assert together.nunique() == 4
+    for name in names[2:]:
+        alone = hp.evaluate(NET, "paperbirds:test", [counted], [name], limit=2).summary()
+        assert alone["mean"].item() == together[alone["setting"].item()]

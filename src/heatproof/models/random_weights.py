@@ -56,7 +56,8 @@ def random_networks(
             for name in group:
                 weights[name] = _random_tensors(model, name, seed)
             replaced = {k: v for name in chosen for k, v in weights[name].items()}
-            views.append(_view(model, replaced, f"random weights {mode} {number}/{len(groups)}"))
+            step = f"{mode} {order} {number}/{len(groups)}, seed {seed}"
+            views.append(_view(model, replaced, f"random weights {step}"))
         known[key] = views
     for view in known[key]:
         view.batch_size = model.batch_size

@@ -93,19 +93,20 @@ def task_cost(task: Task) -> tuple[int, int]:
     records = task.applicable
     shared: dict[Hashable, int] = {}
     per_method: dict[Hashable, int] = {}
-    explanations: Counter[str] = Counter()  # how often each map is computed for other images
+    other_maps: dict[tuple[str, str, Hashable], int] = {}  # by method and what they are of
     for record in records:
         shared |= record.protocol.shared_passes()
         for images, count in record.protocol.passes().items():
             per_method[record.expression.label, images] = count
-        explanations[record.expression.map_key] += record.protocol.explanations()
+        for what, count in record.protocol.explanations().items():
+            other_maps[record.expression.map_key, record.expression.label, what] = count
     forwards = 1 + sum(shared.values()) + sum(per_method.values())
     backwards = 0
     expressions = {record.expression.map_key: record.expression for record in records}.values()
     layers = {e.map_key: task.model.layer_name(e.layer) for e in expressions}
     noise_counted = set[str]()
     for expression in expressions:
-        repeats = explanations[expression.map_key]
+        repeats = sum(n for (key, _, _), n in other_maps.items() if key == expression.map_key)
         from_image = layers[expression.map_key] == "input" or "image" in expression.entry.needs
         noise_is_shared = expression.noise_key != "" and expression.noise_key in noise_counted
         if from_image and not expression.shares_gradient and not noise_is_shared:

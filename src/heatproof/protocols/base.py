@@ -225,9 +225,9 @@ class Protocol(BaseModel):
         """Return forward passes per image and method, by what they are for."""
         return {}
 
-    def explanations(self) -> int:
-        """Return how many further maps of an image each method has to compute."""
-        return 0
+    def explanations(self) -> Mapping[Hashable, int]:
+        """Return further maps of an image that each method computes, by what they are of."""
+        return {}
 
     @property
     def needs_reference(self) -> bool:

@@ -7,7 +7,7 @@ of another class (Sixt et al. 2020).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -45,14 +45,19 @@ class RandomNetworks(Protocol):
         super().check(model)
         layers_with_parameters(model)
 
-    def _networks(self, model: Model) -> list[Model]:
-        return random_networks(model, "all", seed=self.seed)
+    def _group(self) -> tuple[Mode, Order, int, int]:
+        """Return the arguments of `random_networks`."""
+        return "all", "top-down", 1, self.seed
 
     def _number(self) -> int:
-        return 1
+        mode, _, count, _ = self._group()
+        return 1 if mode == "all" else count
 
-    def explanations(self) -> int:
-        return (self.denoise or 1) * (self._number() + (self.denoise is not None))
+    def explanations(self) -> Mapping[Hashable, int]:
+        copies = self.denoise or 1
+        what = (self.denoise, self.noise)
+        own = {} if self.denoise is None else {("denoised", *what): copies}
+        return own | {(self._group(), *what): copies * self._number()}
 
     def _maps(self, model: Model, batch: EvalBatch, network: Model) -> Tensor:
         """Compute the maps of a network, averaged over noisy copies of the image if so set."""
@@ -71,7 +76,7 @@ class RandomNetworks(Protocol):
 
         if self._number() > MAPS_KEPT:
             return compute()
-        key = ("maps of another network", network.view, self.seed, self.denoise, self.noise)
+        key = ("maps of", network.view, self.denoise, self.noise)
         return cached(batch.map_cache, key, compute)
 
     def _pairs(
@@ -79,7 +84,7 @@ class RandomNetworks(Protocol):
     ) -> tuple[Tensor, Sequence[Model]]:
         """Return the map of the trained network, and the networks with random weights."""
         own = maps if self.denoise is None else self._maps(model, batch, model)
-        return own, self._networks(model)
+        return own, random_networks(model, *self._group())
 
 
 @protocol
@@ -118,11 +123,10 @@ class Randomization(RandomNetworks):
         "moment, their root mean square; by default nothing",
     )
 
-    def _number(self) -> int:
-        return 1 if self.mode == "all" else self.networks
-
-    def _networks(self, model: Model) -> list[Model]:
-        return random_networks(model, self.mode, self.order, self.networks, self.seed)
+    def _group(self) -> tuple[Mode, Order, int, int]:
+        if self.mode == "all":
+            return super()._group()
+        return self.mode, self.order, self.networks, self.seed
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         """Score maps; the curve ``similarity`` has one value per network, ``(B, networks)``.
@@ -189,8 +193,8 @@ class RandomLogit(Protocol):
         default=None, description="what maps are divided by before ssim: max or moment"
     )
 
-    def explanations(self) -> int:
-        return 1
+    def explanations(self) -> Mapping[Hashable, int]:
+        return {"other class": 1}
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         """Score maps; each sample has another class of its own, drawn from all others alike."""

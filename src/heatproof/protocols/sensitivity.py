@@ -47,8 +47,8 @@ class Sensitivity(Protocol):
     def shared_passes(self) -> Mapping[Hashable, int]:
         return {("noisy", self.copies, self.radius): self.copies}
 
-    def explanations(self) -> int:
-        return self.copies
+    def explanations(self) -> Mapping[Hashable, int]:
+        return self.shared_passes()
 
     def _noise(self, model: Model, batch: EvalBatch, copy: int) -> Tensor:
         uniform = batch.rng.uniform(f"sensitivity {copy}", batch.x.shape[1:]).to(batch.x)
