@@ -132,6 +132,31 @@ class View(NamedTuple):
     data: Data
 
 
+Kind = Literal[
+    "faithfulness",
+    "in-domain",
+    "localisation",
+    "values",
+    "sanity",
+    "robustness",
+    "description",
+    "other",
+]
+# What protocols of a kind tell about a method.
+KINDS: Mapping[Kind, str] = {
+    "faithfulness": "whether removing what a map marks changes the output, on images that may look "
+    "like nothing the network has seen",
+    "in-domain": "the same, where the network knows images without the removed part",
+    "localisation": "whether a map lies where the class is; the network may use other pixels",
+    "values": "whether the values of a map mean something, and not only their order",
+    "sanity": "whether a map depends on what the network has learned, and on the class",
+    "robustness": "whether a map stays where image and prediction hardly change; maps that ignore "
+    "both do so best",
+    "description": "what maps look like; neither more nor less is right",
+    "other": "protocols of your own",
+}
+
+
 FACTS = (
     "id",
     "version",
@@ -164,6 +189,7 @@ class Protocol(BaseModel):
     citation: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset()  # of the data: `parts`, `silhouette`
     constant_maps: ClassVar[bool] = False  # whether constant maps have a score, too
+    kind: ClassVar[Kind] = "other"  # of evidence; see `KINDS`
     ranked: ClassVar[bool] = True  # False: scores describe maps, and rank no methods
     aggregates: ClassVar[tuple[str, ...]] = ()  # names of the curves that `aggregate` needs
     # What `compute_shared` returns, if each sample's row (of single precision) depends on that

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.models.model import Model
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Kind, Protocol, Scores, Shared, protocol
 from heatproof.tensor.descriptors import entropy, gini
 
 EMPTY = "the map is 0 everywhere"
@@ -18,6 +18,7 @@ EMPTY = "the map is 0 everywhere"
 class Descriptor(Protocol):
     """Base class of protocols that describe maps and rank no methods."""
 
+    kind: ClassVar[Kind] = "description"
     ranked: ClassVar[bool] = False
     constant_maps: ClassVar[bool] = True
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heatproof.models.model import Model
 from heatproof.models.random_weights import Mode, Order, layers_with_parameters, random_networks
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Kind, Protocol, Scores, Shared, protocol
 from heatproof.protocols.removal import cached
 from heatproof.tensor.descriptors import level_entropy
 from heatproof.tensor.map_similarity import Normalization, Similarity, map_similarity
@@ -29,6 +29,8 @@ NOT_FINITE = "the map of a network with random weights is not finite"
 
 class RandomNetworks(Protocol):
     """Base class of protocols that compute maps of networks with random weights."""
+
+    kind: ClassVar[Kind] = "sanity"
 
     denoise: Annotated[int, Field(ge=2)] | None = Field(
         default=None,
@@ -177,6 +179,7 @@ class EfficientRandomization(RandomNetworks):
 @protocol
 class RandomLogit(Protocol):
     id: ClassVar[str] = "random-logit"
+    kind: ClassVar[Kind] = "sanity"
     summary: ClassVar[str] = "similarity of the map with that of another class"
     higher_is_better: ClassVar[bool] = False
     range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)

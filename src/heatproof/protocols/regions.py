@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.models.model import Model
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Kind, Protocol, Scores, Shared, protocol
 from heatproof.tensor.localization import mass_fraction
 
 NO_OBJECT = "no pixel of the image is of an object of the class"
@@ -47,6 +47,7 @@ def top_fraction(maps: Tensor, inside: Tensor, count: Tensor) -> Tensor:
 class OnObject(Protocol):
     """Base class of protocols that ask how much of a map lies on the object."""
 
+    kind: ClassVar[Kind] = "localisation"
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
     random_score: ClassVar[float | None] = None  # the fraction of the pixels of the object

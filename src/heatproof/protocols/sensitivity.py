@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.models.model import Model
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Kind, Protocol, Scores, Shared, protocol
 from heatproof.protocols.removal import cached
 
 ALWAYS_CHANGED = "the noise always changes the prediction"
@@ -23,6 +23,7 @@ NOT_FINITE = "the map of a noisy image is not finite"
 @protocol
 class Sensitivity(Protocol):
     id: ClassVar[str] = "sensitivity"
+    kind: ClassVar[Kind] = "robustness"
     summary: ClassVar[str] = (
         "change of the map under small noise that keeps the prediction, relative to the map"
     )
