@@ -118,6 +118,19 @@ def test_random_logit_is_that_of_quantus_for_the_same_classes(model, batch, monk
     assert ours[ids].tolist() == pytest.approx(list(expected), abs=1e-5)
 
 
+def test_methods_share_the_gradients_of_random_networks():
+    passes = {}
+    for methods in (["saliency"], ["saliency", "ixg", "gradcam"]):
+        model = hp.load_model(NET)
+        rows = hp.evaluate(model, "paperbirds:test", methods, ["randomization"], limit=2).scores
+        passes[len(methods)] = model.pass_counts["backward"]
+        values = rows.set_index(["method", "sample"])["value"]
+        for method in methods:
+            alone = hp.evaluate(NET, "paperbirds:test", [method], ["randomization"], limit=2).scores
+            assert values[method].tolist() == pytest.approx(alone["value"].tolist(), abs=1e-5)
+    assert passes[1] == passes[3] > 0
+
+
 def test_other_classes_are_all_but_the_target_and_alike_frequent():
     ids = [str(i) for i in range(3000)]
     others = other_classes(torch.full((3000,), 2), 5, ids, 0)

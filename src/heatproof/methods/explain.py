@@ -38,6 +38,8 @@ from heatproof.models.vit import is_vit
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng, sample_ids
 
+NETWORKS_KEPT = 8  # besides the one that is evaluated, with their gradients
+
 
 def no_reference(expression: Expression) -> Mapping[str, Tensor]:
     """Raise an error, as there are no reference images to prepare a method from.
@@ -74,6 +76,7 @@ class Explainer:
     prepared_baseline: PreparedBaselines = no_reference_for_baseline
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     _moments: dict[str, tuple[Tensor, Tensor, list[MapNotes]]] = field(default_factory=dict)
+    _networks: dict[Model, ModelBatch] = field(default_factory=dict)
 
     @property
     def model(self) -> Model:
@@ -242,10 +245,22 @@ class Explainer:
                 f"{expression.label} is prepared from reference images for the network itself, "
                 "so that it cannot explain one with other weights"
             )
-        classes = self.batch.target if target is None else target
-        batch = ModelBatch(model or self.model, x, classes, [expression.layer])
-        other = replace(self, batch=batch, checkpoint=Checkpoint(), _moments={})
+        own = self.batch.x
+        same_images = x.data_ptr() == own.data_ptr() and x.shape == own.shape
+        batch = None
+        if model is not None and target is None and same_images:
+            batch = self._batch_on(model)
+        if batch is None:
+            classes = self.batch.target if target is None else target
+            batch = ModelBatch(model or self.model, x, classes, [expression.layer])
+        other = replace(self, batch=batch, checkpoint=Checkpoint(), _moments={}, _networks={})
         return other.resized(other.transformed(expression, other.native(expression)))
+
+    def _batch_on(self, model: Model) -> ModelBatch | None:
+        """Return the batch on another network, whose gradients methods share; None if too many."""
+        if model not in self._networks and len(self._networks) < NETWORKS_KEPT:
+            self._networks[model] = self.batch.on(model)
+        return self._networks.get(model)
 
     def transformed(self, expression: Expression, maps: Tensor) -> Tensor:
         """Apply the transforms of an expression to its maps.
