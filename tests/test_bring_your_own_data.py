@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from heatproof.cli import main
 from heatproof.data.catalog import DATA
@@ -14,6 +15,10 @@ PAGE = (Path(__file__).parent.parent / "docs" / "bring-your-own" / "data.md").re
 def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
     pytest.importorskip("datasets")
     monkeypatch.chdir(tmp_path)
+    (annotations,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    Path("objects.json").write_text(annotations)
+    Path("photos").mkdir()
+    Image.new("RGB", (48, 40), "grey").save("photos/first.png")
     names: dict[str, object] = {}
     shared, *blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(shared, "data.md", "exec"), names)

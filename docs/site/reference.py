@@ -271,7 +271,9 @@ def passes_of(protocol: Any) -> str:
     shared = 1 + sum(protocol.shared_passes().values())
     own = sum(protocol.passes().values())
     text = f"{shared} for all methods"
-    return f"{text}, {own} per method" if own else text
+    text = f"{text}, {own} per method" if own else text
+    maps = sum(protocol.explanations().values())
+    return f"{text}; {maps} more {'map' if maps == 1 else 'maps'} per method" if maps else text
 
 
 def baselines() -> str:

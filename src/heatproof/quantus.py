@@ -117,7 +117,9 @@ class Metric:
         targets = np.asarray(y_batch).reshape(-1)
         arguments = dict(explain_func_kwargs or {})
 
-        def explained(inputs: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        def explained(
+            inputs: np.ndarray, classes: np.ndarray, network: nn.Module = network
+        ) -> np.ndarray:
             if explain_func is None:
                 raise HeatproofError(
                     f"{self.protocol.id} has to explain images; pass explain_func, or a_batch if "
@@ -125,7 +127,7 @@ class Metric:
                 )
             return explain_func(model=network, inputs=inputs, targets=classes, **arguments)
 
-        recomputes = self.protocol.explanations() > 0
+        recomputes = bool(self.protocol.explanations())
         if a_batch is None and not recomputes:
             a_batch = explained(images, targets)
         given = None if a_batch is None or recomputes else _maps(a_batch, x)
@@ -135,7 +137,8 @@ class Metric:
             if given is not None:
                 rows = [positions[sample] for sample in rng.ids]
                 return given[rows].to(x.device)
-            maps = explained(x.detach().cpu().numpy(), target.cpu().numpy())
+            other = model.root.module if model.view else network  # such as one of random weights
+            maps = explained(x.detach().cpu().numpy(), target.cpu().numpy(), other)
             return _maps(maps, x).to(x.device)
 
         scorer = self._scorer(network, x, batch_size or self._batch_size)

@@ -197,3 +197,15 @@ def test_a_reference_of_the_same_data_set_is_assumed_to_be_other_images():
     counted = assumed_cost(spec, 5000).values()
     assert sum(cost.backwards for cost in counted) == 6
     assert sum(cost.forwards for cost in counted) > 20
+
+
+def test_maps_of_other_images_are_counted_once_for_protocols_that_share_them():
+    def backwards(*protocols):
+        data = {"name": "paperbirds", "split": "test", "limit": 2}
+        small = {"methods": ["saliency"], "data": data, "protocols": list(protocols)}
+        (found,) = plan_cost(open_spec(make_spec(SPEC | small), "cpu")).values()
+        return found.backwards
+
+    assert backwards("sensitivity(copies=3)") == 2 * (1 + 3)
+    assert backwards("sensitivity(copies=3)", "sensitivity(copies=3, statistic=mean)") == 2 * 4
+    assert backwards("randomization(networks=4)", "emprt") == 2 * (1 + 4 + 1)

@@ -46,9 +46,10 @@ def test_the_index_has_every_figure_and_table_of_a_paper(paper, counts):
 
 
 def test_every_study_of_a_paper_makes_a_figure():
-    """Two studies ask what the papers do not: how far fine-tuning goes, and other trainings."""
+    """Others ask what the papers do not: how far fine-tuning goes, and kinds of evidence."""
     made = {f"{f.paper}/{s}" for f in figures().values() for s in (f.study, f.full) if s}
     extra = {"quickstart", "hesse2024/alignment", "hesse2024/training-seeds"}
+    extra |= {"audit", "sanity", "robustness"}
     parts_of_others = {
         "hesse2024/imagenet/ids",
         "hesse2024/funnybirds/parts",

@@ -23,6 +23,7 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
 from heatproof.analysis.settings import Key, SettingScores
 from heatproof.analysis.significance import first_fractions
+from heatproof.protocols import PROTOCOLS
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Evidence:
     def unused(self) -> list[Key]:
         """The settings that rank too few methods to count in a mean rank."""
         both = zip(self.standing.settings, self.standing.weights, strict=True)
-        return [key for key, weight in both if not weight]
+        return [key for key, weight in both if not weight and PROTOCOLS[key[0]].cls.ranked]
 
     def under(self, settings: Sequence[int]) -> Evidence:
         """Return the evidence under some of the settings, by their indices."""
@@ -116,6 +117,7 @@ class Evidence:
                 int(scores.usual.sum()),
             )
             for scores in self.standing.scores
+            if PROTOCOLS[scores.key[1]].cls.ranked
             for i, method in enumerate(scores.methods)
             if not scores.ranked[i]
         ]

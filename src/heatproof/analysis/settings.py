@@ -222,6 +222,8 @@ def scored_settings(
         known = aggregate_draws or {}
         aggregated = {m: i for i, m in enumerate(table.methods) if (*key, m) in known}
         ranked, usual, common = common_images(table.values)
+        if not PROTOCOLS[key[1]].cls.ranked:
+            ranked = np.zeros_like(ranked)
         scores = SettingScores(
             key,
             table,

@@ -30,12 +30,15 @@ from heatproof.methods.map_checks import MapError, as_maps, check_map, finite
 from heatproof.methods.noise import noise_scale
 from heatproof.methods.notes import MapNotes, kind_of
 from heatproof.methods.optimisation_state import Checkpoint
+from heatproof.methods.saved_maps import is_map_file
 from heatproof.models.batch import LayerBatch, ModelBatch
 from heatproof.models.guards import assert_unchanged, restored_settings
 from heatproof.models.model import Model
 from heatproof.models.vit import is_vit
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng, sample_ids
+
+NETWORKS_KEPT = 8  # besides the one that is evaluated, with their gradients
 
 
 def no_reference(expression: Expression) -> Mapping[str, Tensor]:
@@ -73,6 +76,7 @@ class Explainer:
     prepared_baseline: PreparedBaselines = no_reference_for_baseline
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     _moments: dict[str, tuple[Tensor, Tensor, list[MapNotes]]] = field(default_factory=dict)
+    _networks: dict[Model, ModelBatch] = field(default_factory=dict)
 
     @property
     def model(self) -> Model:
@@ -209,19 +213,54 @@ class Explainer:
         if changed:
             raise MapError(f"{expression.label} changed its input in place; work on x.clone()")
 
-    def recompute(self, expression: Expression, x: Tensor) -> Tensor:
-        """Compute maps of other images of the same samples, for the same targets.
+    def recompute(
+        self,
+        expression: Expression,
+        x: Tensor,
+        *,
+        model: Model | None = None,
+        target: Tensor | None = None,
+    ) -> Tensor:
+        """Compute maps of other images of the same samples.
 
         Args:
             expression: The method, with its transforms.
             x: The images, ``(B, C, H, W)``.
+            model: Another network that is explained, such as one with random weights.
+            target: Other classes that are explained, ``(B,)``.
 
         Returns:
             Maps of shape ``(B, H, W)``, which may contain nan.
+
+        Raises:
+            HeatproofError: If the method has no other maps than those that were given.
         """
-        batch = ModelBatch(self.model, x, self.batch.target, [expression.layer])
-        other = replace(self, batch=batch, checkpoint=Checkpoint(), _moments={})
+        if is_map_file(expression.entry.id):
+            raise HeatproofError(
+                f"{expression.label} has one map of each sample, and this protocol asks for more "
+                "of them; give the method itself, such as a function (model, x, target) -> maps"
+            )
+        if model is not None and expression.entry.prepare is not None:
+            raise NotApplicable(
+                f"{expression.label} is prepared from reference images for the network itself, "
+                "so that it cannot explain one with other weights"
+            )
+        own = self.batch.x
+        same_images = x.data_ptr() == own.data_ptr() and x.shape == own.shape
+        batch = None
+        if model is not None and target is None and same_images:
+            batch = self._batch_on(model)
+        if batch is None:
+            classes = self.batch.target if target is None else target
+            batch = ModelBatch(model or self.model, x, classes, [expression.layer])
+        other = replace(self, batch=batch, checkpoint=Checkpoint(), _moments={}, _networks={})
         return other.resized(other.transformed(expression, other.native(expression)))
+
+    def _batch_on(self, model: Model) -> ModelBatch | None:
+        """Return the batch on another network, whose gradients methods share; None if too many."""
+        if model not in self._networks and len(self._networks) < NETWORKS_KEPT:
+            self._networks[model] = self.batch.on(model)
+        return self._networks.get(model)
 
     def transformed(self, expression: Expression, maps: Tensor) -> Tensor:
         """Apply the transforms of an expression to its maps.

@@ -51,6 +51,12 @@ class ModelBatch:
         """Return the batch as seen by a method that explains the model from this layer on."""
         return LayerBatch(self, layer)
 
+    def on(self, model: Model) -> ModelBatch:
+        """Return the same images and classes on a network of the same layers."""
+        other = ModelBatch(model, self.x, self.target)
+        other._announced = self._announced
+        return other
+
     def _activation(self, layer: int) -> Tensor:
         if layer not in self._activations:
             if layer in self._announced and layer > min(self._announced):

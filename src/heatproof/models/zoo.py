@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.models import download
 from heatproof.models.batch_dependence import allow_batch_dependence
 from heatproof.models.huggingface import HUB_PREFIX, hf_model
@@ -343,6 +343,16 @@ def load_fine_tuned(model: Model, fine_tuning: str) -> Model:
     view.fine_tuned = fine_tuning
     view.pass_counts.clear()
     return view
+
+
+def check_fine_tuned(model: Model, fine_tuning: str) -> None:
+    """Check that a model has the weights that `load_fine_tuned` loads.
+
+    Raises:
+        NotApplicable: If it does not; the message says how to make them.
+    """
+    if fine_tuning not in model.fine_tuned_weights:
+        raise NotApplicable(_missing_fine_tuning(model, fine_tuning))
 
 
 def _missing_fine_tuning(model: Model, fine_tuning: str) -> str:

@@ -102,18 +102,19 @@ def task_cost(task: Task) -> Counter[str]:
     records = task.applicable
     shared: dict[Hashable, int] = {}
     per_method: dict[Hashable, int] = {}
-    explanations: Counter[str] = Counter()  # how often each map is computed for other images
+    other_maps: dict[tuple[str, str, Hashable], int] = {}  # by method and what they are of
     for record in records:
         shared |= record.protocol.shared_passes()
         for images, count in record.protocol.passes().items():
             per_method[record.expression.label, images] = count
-        explanations[record.expression.map_key] += record.protocol.explanations()
+        for what, count in record.protocol.explanations().items():
+            other_maps[record.expression.map_key, record.expression.label, what] = count
     expressions = {record.expression.map_key: record.expression for record in records}
     passes = _shared_between_methods(task.model, expressions.values())
     passes["forward"] += 1 + sum(shared.values()) + sum(per_method.values())
     noise_counted = set[str]()
     for map_key, expression in expressions.items():
-        repeats = explanations[map_key]
+        repeats = sum(count for (key, _, _), count in other_maps.items() if key == map_key)
         if task.model.layer_index(expression.layer):  # the activation of each other image
             passes["forward"] += repeats
         if not expression.shares_gradient and expression.noise_key not in noise_counted - {""}:

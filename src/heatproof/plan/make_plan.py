@@ -316,7 +316,7 @@ def _lacking(data: Data) -> dict[str, str]:
     if not data.has_silhouettes:
         silhouette = (
             f"{data.name} does not say which pixels matter; use watermark:… or paperbirds, or "
-            "give masks: hp.load_data(images, masks=…)"
+            "give masks: hp.load_data(images, masks=…), or regions:/boxes.json:folder:/images"
         )
     return {"parts": parts, "silhouette": silhouette}
 

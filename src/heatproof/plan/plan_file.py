@@ -100,7 +100,7 @@ def _protocol_facts(protocol: Protocol) -> ProtocolFacts:
         settings=protocol.model_dump(),
         shared_forwards=sum(protocol.shared_passes().values()),
         method_forwards=sum(protocol.passes().values()),
-        explanations=protocol.explanations(),
+        explanations=sum(protocol.explanations().values()),
         aggregates=protocol.aggregates,
     )
 

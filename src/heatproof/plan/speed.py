@@ -227,7 +227,7 @@ class Pace:
     def of_scores(self, task: Task, evaluation: Evaluation) -> float | None:
         """Return the expected seconds of a score; None if unknown."""
         forwards = sum(evaluation.protocol.passes().values())
-        explanations = evaluation.protocol.explanations()
+        explanations = sum(evaluation.protocol.explanations().values())
         cost = method_cost(evaluation.expression, task.model) if explanations else (0, 0)
         if cost is None:
             return None

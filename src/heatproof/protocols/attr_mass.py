@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from heatproof.models.model import Model
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Kind, Protocol, Scores, Shared, protocol
 from heatproof.tensor.localization import mass_fraction
 
 
 @protocol
 class AttributionMass(Protocol):
     id: ClassVar[str] = "attr-mass"
+    kind: ClassVar[Kind] = "localisation"
     summary: ClassVar[str] = (
         "the fraction of the map's absolute values on the pixels that determine the class, "
         "or on the object"

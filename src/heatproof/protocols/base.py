@@ -81,7 +81,8 @@ class EvalBatch:
         silhouette: Masks ``(B, H, W)`` of the object, if the data set has them.
         prepared: What ``prepare`` returned.
         prepared_baseline: Looks up what a baseline has prepared.
-        explain: Maps other images of these samples to maps of the evaluated method.
+        explain: Maps other images of these samples to maps of the evaluated method; with `model=`
+            on another network, with `target=` for other classes.
         batch_cache: Results that protocols share, for all methods.
         map_cache: Results that protocols share, for the evaluated maps.
         view: What is evaluated in place of the model and its data.
@@ -96,7 +97,7 @@ class EvalBatch:
     silhouette: Tensor | None = None
     prepared: Mapping[str, Tensor] = field(default_factory=dict)
     prepared_baseline: PreparedBaselines = no_reference
-    explain: Callable[[Tensor], Tensor] | None = None
+    explain: Callable[..., Tensor] | None = None
     batch_cache: dict[Hashable, Any] = field(default_factory=dict)
     map_cache: dict[Hashable, Any] = field(default_factory=dict)
     view: ViewKey = ViewKey()
@@ -131,6 +132,31 @@ class View(NamedTuple):
     data: Data
 
 
+Kind = Literal[
+    "faithfulness",
+    "in-domain",
+    "localisation",
+    "values",
+    "sanity",
+    "robustness",
+    "description",
+    "other",
+]
+# What protocols of a kind tell about a method.
+KINDS: Mapping[Kind, str] = {
+    "faithfulness": "whether removing what a map marks changes the output, on images that may look "
+    "like nothing the network has seen",
+    "in-domain": "the same, where the network knows images without the removed part",
+    "localisation": "whether a map lies where the class is; the network may use other pixels",
+    "values": "whether the values of a map mean something, and not only their order",
+    "sanity": "whether a map depends on what the network has learned, and on the class",
+    "robustness": "whether a map stays where image and prediction hardly change; maps that ignore "
+    "both do so best",
+    "description": "what maps look like; neither more nor less is right",
+    "other": "protocols of your own",
+}
+
+
 FACTS = (
     "id",
     "version",
@@ -163,6 +189,8 @@ class Protocol(BaseModel):
     citation: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset()  # of the data: `parts`, `silhouette`
     constant_maps: ClassVar[bool] = False  # whether constant maps have a score, too
+    kind: ClassVar[Kind] = "other"  # of evidence; see `KINDS`
+    ranked: ClassVar[bool] = True  # False: scores describe maps, and rank no methods
     aggregates: ClassVar[tuple[str, ...]] = ()  # names of the curves that `aggregate` needs
     # What `compute_shared` returns, if each sample's row (of single precision) depends on that
     # sample alone: it is computed in blocks where it takes long, and read where it is stored.
@@ -223,9 +251,9 @@ class Protocol(BaseModel):
         """Return forward passes per image and method, by what they are for."""
         return {}
 
-    def explanations(self) -> int:
-        """Return how many further maps of an image each method has to compute."""
-        return 0
+    def explanations(self) -> Mapping[Hashable, int]:
+        """Return further maps of an image that each method computes, by what they are of."""
+        return {}
 
     @property
     def needs_reference(self) -> bool:

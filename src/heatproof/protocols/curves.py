@@ -256,9 +256,9 @@ class IncrementalDeletion(_MeanOfCurve):
     def passes(self) -> Mapping[Hashable, int]:
         return {self.canonical: self.steps - 1} if self.updated else super().passes()
 
-    def explanations(self) -> int:
+    def explanations(self) -> Mapping[Hashable, int]:
         # The first step uses the map of the clean image.
-        return max(0, self.steps - 2) if self.updated else 0
+        return {self.canonical: max(0, self.steps - 2)} if self.updated else {}
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         clean = self.scores(model, batch.clean[:, None], batch.target)

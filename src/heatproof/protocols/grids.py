@@ -20,7 +20,16 @@ from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models import views
 from heatproof.models.model import Model
 from heatproof.models.variants import Ahead, Place
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
+from heatproof.protocols.base import (
+    EvalBatch,
+    Kind,
+    Protocol,
+    Scores,
+    Shared,
+    View,
+    ViewKey,
+    protocol,
+)
 from heatproof.tensor.localization import cell_fraction, cell_sums
 
 CACHED_GRIDS = 64  # whose images stay in memory: a block of them is loaded for every grid cell
@@ -29,6 +38,7 @@ CACHED_GRIDS = 64  # whose images stay in memory: a block of them is loaded for 
 class Localization(Protocol):
     """Base class of the three settings. A sample is a grid and one of its cells, the target's."""
 
+    kind: ClassVar[Kind] = "localisation"
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     random_score: ClassVar[float] = 0.25

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.models.model import Model
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Kind, Protocol, Scores, Shared, protocol
 from heatproof.tensor.filters import Odd
 from heatproof.tensor.rank import spearman
 
@@ -41,6 +41,7 @@ def part_sums(maps: Tensor, masks: Tensor, dilate: int) -> Tensor:
 @protocol
 class PartDeletion(Protocol):
     id: ClassVar[str] = "parts"
+    kind: ClassVar[Kind] = "in-domain"
     summary: ClassVar[str] = (
         "rank correlation of the attribution per part with the drop of the target's score "
         "when that part is removed"

@@ -18,7 +18,14 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.baselines.base import Remove
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model, head_of
-from heatproof.protocols.base import SAMPLES_WITH_PICTURES, EvalBatch, Protocol, Scores, Shared
+from heatproof.protocols.base import (
+    SAMPLES_WITH_PICTURES,
+    EvalBatch,
+    Kind,
+    Protocol,
+    Scores,
+    Shared,
+)
 from heatproof.protocols.known_outputs import KnownOutputs, removed_pixels
 from heatproof.tensor.batching import rows
 from heatproof.tensor.curves import ranks_of, removal_order, tie_order
@@ -296,6 +303,8 @@ class PixelRemoval(Protocol):
 
     A subclass says which images it needs of a map (``removal_steps``).
     """
+
+    kind: ClassVar[Kind] = "faithfulness"
 
     baseline: BaselineName = Field(default="zero", description="what replaces removed pixels")
     score: CurveScore = Field(

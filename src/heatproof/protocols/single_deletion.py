@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -17,8 +17,17 @@ from torch import Tensor
 from heatproof.baselines import Baseline, BaselineName
 from heatproof.data.base import Data
 from heatproof.models.model import Model, head_of
-from heatproof.models.zoo import load_fine_tuned
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
+from heatproof.models.zoo import check_fine_tuned, load_fine_tuned
+from heatproof.protocols.base import (
+    EvalBatch,
+    Kind,
+    Protocol,
+    Scores,
+    Shared,
+    View,
+    ViewKey,
+    protocol,
+)
 from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.noise import Rng, sample_ids
 from heatproof.tensor.patches import grid_side, patch_masks, patch_sums, square_root
@@ -132,6 +141,7 @@ def scores_without_patches(
 @protocol
 class SingleDeletion(Protocol):
     id: ClassVar[str] = "sds"
+    kind: ClassVar[Kind] = "faithfulness"
     summary: ClassVar[str] = (
         "rank correlation of the attribution per patch with the drop of the target's score "
         "when that patch is deleted"
@@ -210,13 +220,28 @@ class SingleDeletion(Protocol):
 @protocol
 class InDomainSingleDeletion(SingleDeletion):
     id: ClassVar[str] = "idsds"
+    kind: ClassVar[Kind] = "in-domain"
     summary: ClassVar[str] = (
         "sds on weights that were fine-tuned with deleted patches, so that deletions are in-domain"
     )
 
+    missing: Literal["skip"] | None = Field(
+        default=None,
+        description="skip: without fine-tuned weights it is not applicable; by default an error",
+    )
+
+    @property
+    def canonical(self) -> str:
+        return super().canonical.replace("missing=None, ", "")  # as before there was the setting
+
     @property
     def fine_tuning(self) -> str:
         return f"{self.patches}/{self.baseline}"
+
+    def check(self, model: Model) -> None:
+        super().check(model)
+        if self.missing and model.fine_tuned != self.fine_tuning:
+            check_fine_tuned(model, self.fine_tuning)
 
     def views(
         self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heatproof.baselines import BaselineName
 from heatproof.models.model import Model
-from heatproof.protocols.base import EvalBatch, Scores, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Kind, Scores, Shared, protocol
 from heatproof.protocols.removal import (
     BOUNDED,
     AtLeastTwo,
@@ -49,6 +49,7 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 @protocol
 class Completeness(Curve):
     id: ClassVar[str] = "completeness"
+    kind: ClassVar[Kind] = "values"
     summary: ClassVar[str] = (
         "the accuracy lost without the pixels above a fraction of the map's maximum, "
         "averaged over fractions"
@@ -101,6 +102,7 @@ class Completeness(Curve):
 @protocol
 class Soundness(PixelRemoval):
     id: ClassVar[str] = "soundness"
+    kind: ClassVar[Kind] = "values"
     version: ClassVar[int] = 2
     summary: ClassVar[str] = (
         "the fraction of the attribution that raises the accuracy when pixels are inserted, "
