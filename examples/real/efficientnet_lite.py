@@ -12,7 +12,6 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.models.vision import imagenet_names
-from heatproof.models.weights_file import load_weights
 
 SIZES = {"lite0": 224, "lite1": 240, "lite2": 260}
 
@@ -21,7 +20,7 @@ def _model(variant: str) -> hp.Model:
     from efficientnet_lite_pytorch import EfficientNet
 
     published = EfficientNet.from_name(f"efficientnet-{variant}").eval()
-    load_weights(published, _weights(variant), variant)
+    hp.load_model(published, weights=_weights(variant))
     size = SIZES[variant]
     return hp.Model(
         Lite(published).eval(),
