@@ -1,0 +1,184 @@
+"""Write docs/findings.md from docs/claims.yaml and the summaries in examples/real/results."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from real_runs import RealRun, claims, load
+
+from heatproof.analysis import wording
+from heatproof.analysis.families import LEVEL
+from heatproof.analysis.intervals import Estimate
+from heatproof.report.sections.stability import SAME_FROM
+
+PAGE = Path(__file__).parent / "findings.md"
+HOLDS = "holds"
+CONTRARY = "the contrary holds"
+UNTESTABLE = "not testable here"
+NOT_RUN = "not run yet"
+PAPERS = {
+    "hesse2024": "Hesse et al. 2024",
+    "picard2024": "Picard et al. 2024",
+    "li2024": "Li et al. 2024",
+    "rao2024": "Rao et al. 2024",
+}
+HEAD = f"""# Findings: what the papers claim, on real networks
+
+Each claim of the four papers that the runs of the [leaderboard](leaderboard.md) can test, with what is found and a
+verdict. `python docs/make_findings.py` writes this page from [claims.yaml](claims.yaml) and the summaries in
+`examples/real/results`; every number is in the CSV files there, under the name of the run. What the same claims come to
+on the birds is on the pages of the papers.
+
+- *One method above another*: **{HOLDS}** if it is ahead with p ≤ {LEVEL}, adjusted for all pairs of methods of the
+  setting; **{CONTRARY}** if the other is; else **{wording.UNDECIDED}**. Differences are given with the 95 % interval of a
+  single difference; the verdict follows from p alone.
+- *The best methods are of a kind*: **{HOLDS}** if all methods that may be the best are; **{CONTRARY}** if none is; else
+  **{wording.UNDECIDED}**.
+- *Two rankings are alike* (or differ): decided if the whole interval of their rank correlation is on one side of
+  {SAME_FROM}.
+
+The networks, images and weights are not the papers' (one run excepted, as the leaderboard says), so a verdict is about
+these networks: whether a finding carries over, not whether a table was right.
+"""
+
+
+class Finding(NamedTuple):
+    """What one run says about one part of a claim."""
+
+    run: str
+    text: str
+    verdict: str
+
+
+def findings(claim: Mapping[str, Any], runs: Sequence[RealRun]) -> Iterator[Finding]:
+    """Yield what the runs say about a claim."""
+    for run in runs:
+        if "ahead" in claim:
+            yield from _ahead(claim, run)
+        elif "best" in claim:
+            yield from _best(claim, run)
+        elif "agree" in claim:
+            yield from _agree(claim, run)
+        elif claim.get("fine_tuning") and run.facts["fine_tuning"]:
+            yield _fine_tuning(run)
+
+
+def _ahead(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
+    for a, b in claim["ahead"]:
+        chosen = (run.pairs["protocol"] == claim["protocol"]) & (run.pairs["a"] == a)
+        for line in run.pairs[chosen & (run.pairs["b"] == b)].to_dict("records"):
+            found = Estimate(line["ahead"], *_ends(line))
+            text = f"`{a}` − `{b}`: {signed(found)}, p = {line['p']:.3f}, n = {line['n']}"
+            yield Finding(run.name, text, _side(line["ahead"], line["p"]))
+
+
+def _ends(line: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the interval of a difference in the direction of better."""
+    ends = sorted(math.copysign(1, line["ahead"]) * abs(line[e]) for e in ("low", "high"))
+    same = line["low"] <= line["ahead"] <= line["high"]
+    return (line["low"], line["high"]) if same else (ends[0], ends[1])
+
+
+def _side(ahead: float, p: float) -> str:
+    if not p <= LEVEL:
+        return wording.UNDECIDED
+    return HOLDS if ahead > 0 else CONTRARY
+
+
+def _best(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
+    lines = run.ranking[run.ranking["protocol"] == claim["protocol"]]
+    for baseline in dict.fromkeys(lines["baseline"]):
+        at = run.at(claim["protocol"], baseline)
+        possible = list(at.loc[at["may_be_best"], "method"])
+        if not possible or not set(claim["best"]) & set(at["method"]):
+            continue
+        inside = [method in claim["best"] for method in possible]
+        verdict = HOLDS if all(inside) else CONTRARY if not any(inside) else wording.UNDECIDED
+        n = at["n"].max()
+        text = f"{wording.names(possible)} may be the best of {len(at)} methods, n = {n}"
+        yield Finding(run.name, text, verdict)
+
+
+def _agree(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
+    a, b = claim["agree"]
+    firsts, seconds = (run.agreement[c].astype(str).str.split(" · ").str[0] for c in "ab")
+    lines = run.agreement[((firsts == a) & (seconds == b)) | ((firsts == b) & (seconds == a))]
+    if not len(lines):
+        return
+    line = lines.sort_values("correlation").iloc[0]
+    found = Estimate(line["correlation"], line["low"], line["high"])
+    least = "least of " + str(len(lines)) + " pairs: " if claim.get("least") else ""
+    text = f"{least}{line['a']} and {line['b']}: {wording.estimate(found)}, {line['methods']} methods"
+    yield Finding(run.name, text, _alike(found, differs=bool(claim.get("least"))))
+
+
+def _alike(found: Estimate, differs: bool) -> str:
+    """Return whether rankings are alike, or differ, by the interval of their correlation."""
+    if found.low >= SAME_FROM:
+        return CONTRARY if differs else HOLDS
+    if found.high < SAME_FROM:
+        return HOLDS if differs else CONTRARY
+    return wording.UNDECIDED
+
+
+def _fine_tuning(run: RealRun) -> Finding:
+    """Set the accuracies of a network before and after fine-tuning side by side, without verdict."""
+    tuned, plain = run.facts["fine_tuning"], run.facts["model"]
+    history = {epoch["epoch"]: epoch for epoch in tuned["history"]}
+    first, kept = history[0], history[tuned["kept"]]
+    text = (
+        f"evaluated images: {plain['correct']} → {tuned['correct']} of {plain['labelled']} correct; "
+        f"held-out training images: {first['accuracy']:.4f} → {kept['accuracy']:.4f} intact, "
+        f"{first['worst_all']:.3f} → {kept['worst_all']:.3f} whichever patch is deleted "
+        f"({tuned['tested']} images)"
+    )
+    return Finding(run.name, text, wording.UNDECIDED)
+
+
+def signed(found: Estimate) -> str:
+    """Write a difference with its interval."""
+    value, low, high = (f"{end:+.3f}".replace("-", "−") for end in found)
+    return f"{value} ({low} to {high})"
+
+
+def verdict(claim: Mapping[str, Any], found: Sequence[Finding]) -> str:
+    """Return the verdict on a claim over all runs and parts."""
+    if "untestable" in claim:
+        return f"{UNTESTABLE}: {claim['untestable']}"
+    if not found:
+        return NOT_RUN
+    counts = Counter(finding.verdict for finding in found)
+    if len(counts) == 1:
+        return next(iter(counts)) + (f" ({len(found)} of {len(found)})" if len(found) > 1 else "")
+    return ", ".join(f"{word} {n} of {len(found)}" for word, n in counts.most_common())
+
+
+def page(runs: Sequence[RealRun]) -> str:
+    """Return the page."""
+    parts = [HEAD]
+    for paper, title in PAPERS.items():
+        of_paper = [claim for claim in claims() if claim["paper"] == paper]
+        found = [(claim, list(findings(claim, runs))) for claim in of_paper]
+        parts.append(f"\n## {title}\n\nThe page of the paper: [{paper}]({paper}.md).\n")
+        parts.append("| claim | where | verdict |\n| --- | --- | --- |\n")
+        parts += [
+            f"| {claim['text']} | {claim['where']} | {verdict(claim, lines)} |\n"
+            for claim, lines in found
+        ]
+        for claim, lines in found:
+            if lines:
+                parts.append(f"\n**{claim['text']}**\n\n| run | found | verdict |\n")
+                parts.append("| --- | --- | --- |\n")
+                parts += [
+                    f"| {line.run} | {line.text} | {line.verdict} |\n".replace("|abs", r"\|abs")
+                    for line in lines
+                ]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(load()), encoding="utf-8")
