@@ -28,21 +28,22 @@ PAPERS = {
 }
 HEAD = f"""# Findings: what the papers claim, on real networks
 
-Each claim of the four papers that the runs of the [leaderboard](leaderboard.md) can test, with what is found and a
-verdict. `python docs/make_findings.py` writes this page from [claims.yaml](claims.yaml) and the summaries in
-`examples/real/results`; every number is in the CSV files there, under the name of the run. What the same claims come to
-on the birds is on the pages of the papers.
+Each claim of the four papers that the runs of the [leaderboard](leaderboard.md) can test, with
+what is found and a verdict. `python docs/make_findings.py` writes this page from
+[claims.yaml](claims.yaml) and the summaries in `examples/real/results`; every number is in the CSV
+files there, under the name of the run. What the same claims come to on the birds is on the pages of
+the papers.
 
-- *One method above another*: **{HOLDS}** if it is ahead with p ≤ {LEVEL}, adjusted for all pairs of methods of the
-  setting; **{CONTRARY}** if the other is; else **{wording.UNDECIDED}**. Differences are given with the 95 % interval of a
-  single difference; the verdict follows from p alone.
-- *The best methods are of a kind*: **{HOLDS}** if all methods that may be the best are; **{CONTRARY}** if none is; else
-  **{wording.UNDECIDED}**.
-- *Two rankings are alike* (or differ): decided if the whole interval of their rank correlation is on one side of
-  {SAME_FROM}.
+- *One method above another*: **{HOLDS}** if it is ahead with p ≤ {LEVEL}, adjusted for all pairs of
+  methods of the setting; **{CONTRARY}** if the other is; else **{wording.UNDECIDED}**. Differences
+  are given with the 95 % interval of a single difference; the verdict follows from p alone.
+- *The best methods are of a kind*: **{HOLDS}** if all methods that may be the best are;
+  **{CONTRARY}** if none is; else **{wording.UNDECIDED}**.
+- *Two rankings are alike* (or differ): decided if the whole interval of their rank correlation is
+  on one side of {SAME_FROM}.
 
-The networks, images and weights are not the papers' (one run excepted, as the leaderboard says), so a verdict is about
-these networks: whether a finding carries over, not whether a table was right.
+Where several runs or pairs are about a claim, their verdicts are counted. The networks and images
+are not the papers', so a verdict says whether a finding carries over to these networks.
 """
 
 
@@ -112,7 +113,9 @@ def _agree(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
     line = lines.sort_values("correlation").iloc[0]
     found = Estimate(line["correlation"], line["low"], line["high"])
     least = "least of " + str(len(lines)) + " pairs: " if claim.get("least") else ""
-    text = f"{least}{line['a']} and {line['b']}: {wording.estimate(found)}, {line['methods']} methods"
+    text = (
+        f"{least}{line['a']} and {line['b']}: {wording.estimate(found)}, {line['methods']} methods"
+    )
     yield Finding(run.name, text, _alike(found, differs=bool(claim.get("least"))))
 
 
@@ -126,12 +129,12 @@ def _alike(found: Estimate, differs: bool) -> str:
 
 
 def _fine_tuning(run: RealRun) -> Finding:
-    """Set the accuracies of a network before and after fine-tuning side by side, without verdict."""
+    """Set accuracies before and after fine-tuning side by side; nothing tests them."""
     tuned, plain = run.facts["fine_tuning"], run.facts["model"]
     history = {epoch["epoch"]: epoch for epoch in tuned["history"]}
     first, kept = history[0], history[tuned["kept"]]
     text = (
-        f"evaluated images: {plain['correct']} → {tuned['correct']} of {plain['labelled']} correct; "
+        f"of {plain['labelled']} evaluated images {plain['correct']} → {tuned['correct']} correct; "
         f"held-out training images: {first['accuracy']:.4f} → {kept['accuracy']:.4f} intact, "
         f"{first['worst_all']:.3f} → {kept['worst_all']:.3f} whichever patch is deleted "
         f"({tuned['tested']} images)"
@@ -163,7 +166,7 @@ def page(runs: Sequence[RealRun]) -> str:
     for paper, title in PAPERS.items():
         of_paper = [claim for claim in claims() if claim["paper"] == paper]
         found = [(claim, list(findings(claim, runs))) for claim in of_paper]
-        parts.append(f"\n## {title}\n\nThe page of the paper: [{paper}]({paper}.md).\n")
+        parts.append(f"\n## {title}\n\nThe page of the paper: [{paper}]({paper}.md).\n\n")
         parts.append("| claim | where | verdict |\n| --- | --- | --- |\n")
         parts += [
             f"| {claim['text']} | {claim['where']} | {verdict(claim, lines)} |\n"

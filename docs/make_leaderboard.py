@@ -19,25 +19,27 @@ FEWEST_NETWORKS = 5  # for an interval of another network
 Setting = tuple[str, str, str]
 HEAD = """# Leaderboard: which heatmaps to trust on real networks
 
-Attribution methods on networks that were trained by others, on photos. `python docs/make_leaderboard.py` writes this page
-from the summaries in `examples/real/results`, and [findings.md](findings.md) sets them beside the papers. A number is the
-mean over the images with its 95 % interval. **Bold**: no other method is ahead of it, all pairs of methods tested
-together at 5 %; controls, in italics, never look at the network and cannot be the best. A dagger marks a method that is
-not ranked, because it has no score on more than a tenth of the images.
+Attribution methods on networks that others have trained, on photos.
+`python docs/make_leaderboard.py` writes this page from the summaries in `examples/real/results`,
+and [findings.md](findings.md) sets them beside the papers. A number is the mean over the images
+with its 95 % interval. **Bold**: no other method is ahead of it, all pairs of methods tested
+together at 5 %; controls, in italics, never look at the network and cannot be the best. A dagger
+marks a method that is not ranked, because it has no score on more than a tenth of the images.
 
-The images of ImageNet are one of each of some classes, probably from the training set: accuracies are optimistic. What is
-claimed is about images of this kind and these networks.
+The images of ImageNet are one of each of some classes, probably from the training set, so that
+accuracies on them are optimistic. What is claimed is about such images and these networks.
 """
 ADD = """
 ## Add a network
 
 1. Write a function that returns the network, as the files in
-   [examples/real](https://github.com/heatproof/heatproof/tree/main/examples/real) do, and check its accuracy first: a
-   wrong normalisation shows there.
-2. `heatproof run examples/real/cifar10.yaml --model file:mine.py:build -o real/runs/mine`, or `imagenet.yaml`, on the same
-   images; the same command continues it.
+   [examples/real](../examples/real/README.md) do, and check its accuracy first: a wrong
+   normalisation shows there.
+2. `heatproof run examples/real/cifar10.yaml --model file:mine.py:build -o real/runs/mine`, or
+   `imagenet.yaml`, on the same images; the same command continues it.
 3. `python docs/real_runs.py real/runs/mine mine`, then `python docs/make_leaderboard.py` and
-   `python docs/make_findings.py`; open a pull request with what changed. Weights and images stay where they are.
+   `python docs/make_findings.py`; open a pull request with what changed. Weights and images stay
+   where they are.
 """
 
 
@@ -134,7 +136,9 @@ def _number(value: float) -> str:
 
 def same_everywhere(found: Mapping[str, pd.DataFrame]) -> str:
     """Say which order of methods is the same on all networks, by the letters of each."""
-    common = [m for m in next(iter(found.values())).index if all(m in f.index for f in found.values())]
+    common = [
+        m for m in next(iter(found.values())).index if all(m in f.index for f in found.values())
+    ]
     same = reversed_somewhere = 0
     pairs = [(a, b) for i, a in enumerate(common) for b in common[i + 1 :]]
     for a, b in pairs:
@@ -143,7 +147,9 @@ def same_everywhere(found: Mapping[str, pd.DataFrame]) -> str:
         reversed_somewhere += {-1, 1} <= orders
     best = [m for m in common if all(lines.loc[m, "may_be_best"] for lines in found.values())]
     names = ", ".join(f"`{m}`" for m in best)
-    which = f"May be the best on all {len(found)}: {names}." if best else "None may be the best on all."
+    which = (
+        f"May be the best on all {len(found)}: {names}." if best else "None may be the best on all."
+    )
     return (
         f"Of {counted(len(pairs), 'pair')} of methods, {same} are told apart in the same order on all "
         f"{len(found)} networks, and {reversed_somewhere} in opposite orders on some. {which}"

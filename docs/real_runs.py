@@ -104,7 +104,11 @@ def summarize(directory: Path, out: Path) -> None:
     if len(run.models) != 1:
         sys.exit(f"{directory} has {len(run.models)} models; summarize runs of one")
     out.mkdir(parents=True, exist_ok=True)
-    tables = {"ranking": ranking(run), "pairs": pairs(run), "agreement": run.agreement(by="setting")}
+    tables = {
+        "ranking": ranking(run),
+        "pairs": pairs(run),
+        "agreement": run.agreement(by="setting"),
+    }
     for name, table in tables.items():
         lines = table.drop(columns="model", errors="ignore").round(DIGITS)
         lines.to_csv(out / f"{name}.csv", index=False)
@@ -139,7 +143,10 @@ def ranking(run: hp.Result) -> pd.DataFrame:
 def pairs(run: hp.Result) -> pd.DataFrame:
     """Return the difference of every pair that a claim names, with its adjusted p-value."""
     tested = {
-        (*scores.key[1:], a, b): (float(scores.pairs.adjusted[i, j]), float(scores.pairs.gaps[i, j]))
+        (*scores.key[1:], a, b): (
+            float(scores.pairs.adjusted[i, j]),
+            float(scores.pairs.gaps[i, j]),
+        )
         for scores in run.settings
         for i, a in enumerate(scores.pairs.methods)
         for j, b in enumerate(scores.pairs.methods)
@@ -204,7 +211,7 @@ def _verdicts(run: hp.Result) -> Iterator[str]:
 
 
 def _fine_tuning(run: hp.Result, model: str) -> dict[str, Any] | None:
-    """Return how the model was fine-tuned, and its accuracy on the evaluated images before and after."""
+    """Return how the model was fine-tuned, and its accuracy afterwards on the evaluated images."""
     for view in run.networks(model):
         if view.is_fine_tuned:
             facts = run.facts(model, view)

