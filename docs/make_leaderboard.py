@@ -136,9 +136,8 @@ def _number(value: float) -> str:
 
 def same_everywhere(found: Mapping[str, pd.DataFrame]) -> str:
     """Say which order of methods is the same on all networks, by the letters of each."""
-    common = [
-        m for m in next(iter(found.values())).index if all(m in f.index for f in found.values())
-    ]
+    first, *others = found.values()
+    common = [m for m in first.index if all(m in lines.index for lines in others)]
     same = reversed_somewhere = 0
     pairs = [(a, b) for i, a in enumerate(common) for b in common[i + 1 :]]
     for a, b in pairs:
@@ -147,12 +146,10 @@ def same_everywhere(found: Mapping[str, pd.DataFrame]) -> str:
         reversed_somewhere += {-1, 1} <= orders
     best = [m for m in common if all(lines.loc[m, "may_be_best"] for lines in found.values())]
     names = ", ".join(f"`{m}`" for m in best)
-    which = (
-        f"May be the best on all {len(found)}: {names}." if best else "None may be the best on all."
-    )
+    which = f"May be the best on all: {names}." if best else "None may be the best on all."
     return (
-        f"Of {counted(len(pairs), 'pair')} of methods, {same} are told apart in the same order on all "
-        f"{len(found)} networks, and {reversed_somewhere} in opposite orders on some. {which}"
+        f"Of {counted(len(pairs), 'pair')} of methods, {same} are told apart in the same order on "
+        f"all {len(found)} networks, and {reversed_somewhere} in opposite orders on some. {which}"
     )
 
 
