@@ -453,7 +453,7 @@ class MethodFacts(_Content):
     layerless_base: str  # the label without layer and transforms
     before_last: str  # the label without the last transform
     transforms: tuple[TransformFacts, ...]
-    cost: tuple[int, int] | None  # forward and backward passes per image; None: unknown
+    cost: tuple[int, int] | None  # forward and backward passes for a map; None: unknown
     map_key: str  # methods with the same map key share their maps
     shares: bool = False  # whether it shared passes with other methods, so it was not timed alone
 
