@@ -24,7 +24,8 @@ Attribution methods on networks that others have trained, on photos.
 and [findings.md](findings.md) sets them beside the papers. A number is the mean over the images
 with its 95 % interval. **Bold**: no other method is ahead of it, all pairs of methods tested
 together at 5 %; controls, in italics, never look at the network and cannot be the best. A dagger
-marks a method that is not ranked, because it has no score on more than a tenth of the images.
+marks a method that is not ranked, because it has no score on more than a tenth of the images. Passes
+are those for one map, on the network where they are the most.
 
 The images of ImageNet are one of each of some classes, probably from the training set, so that
 accuracies on them are optimistic. What is claimed is about such images and these networks.
@@ -81,7 +82,7 @@ def setting_table(found: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     """Yield the lines of the table of one setting: methods down, networks across."""
     several = len(found) >= FEWEST_NETWORKS
     more = ["another network"] if several else []
-    cost = {m: line["passes"] for lines in found.values() for m, line in lines.iterrows()}
+    cost = pd.DataFrame({name: lines["passes"] for name, lines in found.items()}).max(axis=1)
     control = {m for lines in found.values() for m in lines.index[lines["control"]]}
     means = pd.DataFrame({name: lines["mean"] for name, lines in found.items()})
     ranks = pd.DataFrame({name: lines["rank"] for name, lines in found.items()})
