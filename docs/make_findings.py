@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from real_runs import RealRun, claims, load
+from real_runs import RealRun, claims, load, may_be_best
 
 from heatproof.analysis import wording
 from heatproof.analysis.families import LEVEL
@@ -37,8 +37,8 @@ the papers.
 - *One method above another*: **{HOLDS}** if it is ahead with p ≤ {LEVEL}, adjusted for all pairs of
   methods of the setting; **{CONTRARY}** if the other is; else **{wording.UNDECIDED}**. Differences
   are given with the 95 % interval of a single difference; the verdict follows from p alone.
-- *The best methods are of a kind*: **{HOLDS}** if all methods that may be the best are;
-  **{CONTRARY}** if none is; else **{wording.UNDECIDED}**.
+- *The best methods are of a kind*: **{HOLDS}** if all methods that may be the best are, among those
+  that the paper has; **{CONTRARY}** if none is; else **{wording.UNDECIDED}**.
 - *Two rankings are alike* (or differ): decided if the whole interval of their rank correlation is
   on one side of {SAME_FROM}.
 
@@ -94,13 +94,14 @@ def _best(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
     lines = run.ranking[run.ranking["protocol"] == claim["protocol"]]
     for baseline in dict.fromkeys(lines["baseline"]):
         at = run.at(claim["protocol"], baseline)
-        possible = list(at.loc[at["may_be_best"], "method"])
-        if not possible or not set(claim["best"]) & set(at["method"]):
+        present = [method for method in claim["among"] if method in set(at["method"])]
+        possible = may_be_best(at, present)
+        if not possible or not set(claim["best"]) & set(present):
             continue
         inside = [method in claim["best"] for method in possible]
         verdict = HOLDS if all(inside) else CONTRARY if not any(inside) else wording.UNDECIDED
-        n = at["n"].max()
-        text = f"{wording.names(possible)} may be the best of {len(at)} methods, n = {n}"
+        count = f"{len(present)} of the paper's methods, n = {at['n'].max()}"
+        text = f"{wording.names(possible)} may be the best of {count}"
         yield Finding(run.name, text, verdict)
 
 

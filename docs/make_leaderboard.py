@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from real_runs import SETTING, RealRun, load
+from real_runs import SETTING, RealRun, load, order
 from scipy import stats
 
 from heatproof.text import counted
@@ -24,8 +23,8 @@ Attribution methods on networks that others have trained, on photos.
 and [findings.md](findings.md) sets them beside the papers. A number is the mean over the images
 with its 95 % interval. **Bold**: no other method is ahead of it, all pairs of methods tested
 together at 5 %; controls, in italics, never look at the network and cannot be the best. A dagger
-marks a method that is not ranked, because it has no score on more than a tenth of the images. Passes
-are those for one map, on the network where they are the most.
+marks a method that is not ranked, because it has no score on more than a tenth of the images.
+Passes are those for one map, on the network where they are the most.
 
 The images of ImageNet are one of each of some classes, probably from the training set, so that
 accuracies on them are optimistic. What is claimed is about such images and these networks.
@@ -142,7 +141,7 @@ def same_everywhere(found: Mapping[str, pd.DataFrame]) -> str:
     same = reversed_somewhere = 0
     pairs = [(a, b) for i, a in enumerate(common) for b in common[i + 1 :]]
     for a, b in pairs:
-        orders = {_order(lines.loc[a], lines.loc[b]) for lines in found.values()}
+        orders = {order(lines.loc[a], lines.loc[b]) for lines in found.values()}
         same += len(orders) == 1 and 0 not in orders
         reversed_somewhere += {-1, 1} <= orders
     best = [m for m in common if all(lines.loc[m, "may_be_best"] for lines in found.values())]
@@ -161,18 +160,10 @@ def above_methods(found: Mapping[str, pd.DataFrame]) -> Iterator[str]:
             behind = [
                 f"`{method}`"
                 for method in lines.index[~lines["control"]]
-                if _order(lines.loc[control], lines.loc[method]) > 0
+                if order(lines.loc[control], lines.loc[method]) > 0
             ]
             if behind:
                 yield f"On {network}, the control `{control}` is ahead of {', '.join(behind)}."
-
-
-def _order(a: pd.Series, b: pd.Series) -> int:
-    """Return 1 or −1 for the better of two methods, and 0 if they cannot be told apart."""
-    groups = [set(re.findall(r"[a-z]\d*", str(line["letters"]))) for line in (a, b)]
-    if pd.isna(a["rank"]) or pd.isna(b["rank"]) or groups[0] & groups[1]:
-        return 0
-    return 1 if a["rank"] < b["rank"] else -1
 
 
 def page(runs: Sequence[RealRun]) -> str:

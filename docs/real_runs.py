@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,21 @@ def _read(directory: Path) -> RealRun:
         text = [column for column in SETTING if column in table]
         table[text] = table[text].fillna("")
     return RealRun(directory.name, facts, *tables)
+
+
+def order(a: pd.Series, b: pd.Series) -> int:
+    """Return 1 or −1 for the better of two lines of a ranking, and 0 if they share a letter."""
+    groups = [set(re.findall(r"[a-z]\d*", str(line["letters"]))) for line in (a, b)]
+    if pd.isna(a["rank"]) or pd.isna(b["rank"]) or groups[0] & groups[1]:
+        return 0
+    return 1 if a["rank"] < b["rank"] else -1
+
+
+def may_be_best(lines: pd.DataFrame, among: Sequence[str]) -> list[str]:
+    """Return the methods of some that none of these is ahead of, by the letters of all."""
+    chosen = lines[lines["method"].isin(among) & lines["rank"].notna()]
+    rows = [line for _, line in chosen.iterrows()]
+    return [str(a["method"]) for a in rows if not any(order(b, a) > 0 for b in rows)]
 
 
 def file_digest(path: Path) -> str:

@@ -124,17 +124,20 @@ def test_several_verdicts_are_counted(script):
 
 
 @pytest.mark.parametrize(
-    ("possible", "verdict"),
-    [("a", "holds"), ("ab", "undecided"), ("b", "the contrary holds")],
+    ("letters", "verdict"),
+    [("abc", "holds"), ("aac", "undecided"), ("bac", "the contrary holds")],
 )
-def test_a_claim_about_the_best_is_decided_by_the_possible_winners(script, possible, verdict):
+def test_a_claim_about_the_best_is_decided_among_the_methods_of_the_paper(script, letters, verdict):
+    """The best method of the run, which is not one of the paper's, does not count."""
     module = script("make_findings")
+    ranks = [1.0 + sorted(letters).index(letter) for letter in letters]
     lines = [
-        {"protocol": "sds", "baseline": "", "method": m, "may_be_best": m in possible, "n": 9}
-        for m in "abc"
+        {"protocol": "sds", "baseline": "", "method": m, "letters": letter, "rank": rank, "n": 9}
+        for m, letter, rank in zip("xyz", letters, ranks, strict=True)
     ]
+    lines.append({**lines[0], "method": "other", "letters": "z", "rank": 0.0})
     run = real_run(module, ranking=lines)
-    (found,) = module.findings({"protocol": "sds", "best": ["a"]}, [run])
+    (found,) = module.findings({"protocol": "sds", "best": ["x"], "among": ["x", "y", "z"]}, [run])
     assert found.verdict == verdict
 
 
