@@ -39,6 +39,8 @@ the papers.
   are given with the 95 % interval of a single difference; the verdict follows from p alone.
 - *The best methods are of a kind*: **{HOLDS}** if all methods that may be the best are, among those
   that the paper has; **{CONTRARY}** if none is; else **{wording.UNDECIDED}**.
+- *An accuracy is kept, or raised*: decided if the whole interval of the paired change is within a
+  point, or above zero.
 - *Two rankings are alike* (or differ): decided if the whole interval of their rank correlation is
   on one side of {SAME_FROM}.
 
@@ -64,8 +66,8 @@ def findings(claim: Mapping[str, Any], runs: Sequence[RealRun]) -> Iterator[Find
             yield from _best(claim, run)
         elif "agree" in claim:
             yield from _agree(claim, run)
-        elif claim.get("fine_tuning") and run.facts["fine_tuning"]:
-            yield _fine_tuning(run)
+        elif "fine_tuning" in claim and run.facts["fine_tuning"]:
+            yield _fine_tuning(claim, run)
 
 
 def _ahead(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
@@ -129,18 +131,49 @@ def _alike(found: Estimate, differs: bool) -> str:
     return wording.UNDECIDED
 
 
-def _fine_tuning(run: RealRun) -> Finding:
-    """Set accuracies before and after fine-tuning side by side; nothing tests them."""
-    tuned, plain = run.facts["fine_tuning"], run.facts["model"]
-    history = {epoch["epoch"]: epoch for epoch in tuned["history"]}
-    first, kept = history[0], history[tuned["kept"]]
+def _fine_tuning(claim: Mapping[str, Any], run: RealRun) -> Finding:
+    """Judge the paired change of an accuracy: kept within a margin, or raised."""
+    facts = run.facts["fine_tuning"]
+    of_reading = facts["accuracies"][claim["fine_tuning"]]
+    before, after = (100 * of_reading[label][0] for label in ("original", "fine-tuned"))
+    change = Estimate(*(100 * end for end in of_reading["change"]))
+    margin = claim.get("within")
+    if margin is None:
+        sides = (change.low > 0, change.high < 0)
+    else:
+        sides = (
+            -margin <= change.low and change.high <= margin,
+            change.high < -margin or change.low > margin,
+        )
+    verdict = HOLDS if sides[0] else CONTRARY if sides[1] else wording.UNDECIDED
+    ends = " to ".join(f"{end:+.1f}" for end in (change.low, change.high))
     text = (
-        f"of {plain['labelled']} evaluated images {plain['correct']} → {tuned['correct']} correct; "
-        f"held-out training images: {first['accuracy']:.4f} → {kept['accuracy']:.4f} intact, "
-        f"{first['worst_all']:.3f} → {kept['worst_all']:.3f} whichever patch is deleted "
-        f"({tuned['tested']} images)"
-    )
-    return Finding(run.name, text, wording.UNDECIDED)
+        f"{before:.1f} → {after:.1f} %, change {change.value:+.1f} ({ends}) points, "
+        f"n = {facts['evaluated']}"
+    ).replace("-", "−")
+    return Finding(run.name, text, verdict)
+
+
+def settling(runs: Sequence[RealRun]) -> Iterator[str]:
+    """Say how the IDSDS of cheap methods went over the epochs of each fine-tuning."""
+    seen = set()
+    for run in runs:
+        facts = run.facts["fine_tuning"]
+        if not facts or run.network in seen:
+            continue
+        seen.add(run.network)
+        steps = [
+            f"{epoch['idsds']:.3f} ± {epoch['idsds_error']:.3f}"
+            for epoch in facts["history"]
+            if epoch["idsds"] is not None
+        ]
+        yield (
+            f"\nFine-tuning of {run.network}: {facts['images']:,} images, "
+            f"{facts['epochs']} epochs, "
+            f"learning rate {facts['lr']:g}; epoch {facts['kept']} was kept. Mean IDSDS of some "
+            f"cheap methods with its standard error, before and after each epoch: "
+            f"{', '.join(steps)}.\n"
+        )
 
 
 def signed(found: Estimate) -> str:
@@ -181,6 +214,8 @@ def page(runs: Sequence[RealRun]) -> str:
                     f"| {line.run} | {line.text} | {line.verdict} |\n".replace("|abs", r"\|abs")
                     for line in lines
                 ]
+        if paper == "hesse2024":
+            parts += settling(runs)
     return "".join(parts)
 
 

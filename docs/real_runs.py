@@ -23,7 +23,7 @@ import yaml
 
 import heatproof as hp
 from heatproof.analysis import wording
-from heatproof.runs.format import ModelView
+from heatproof.report.sections.models import accuracy
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "examples" / "real" / "results"
@@ -227,15 +227,23 @@ def _verdicts(run: hp.Result) -> Iterator[str]:
 
 
 def _fine_tuning(run: hp.Result, model: str) -> dict[str, Any] | None:
-    """Return how the model was fine-tuned, and its accuracy afterwards on the evaluated images."""
-    for view in run.networks(model):
-        if view.is_fine_tuned:
-            facts = run.facts(model, view)
-            correct, labelled = run.accuracy_of(model, view)
-            history = facts.fine_tuning.model_dump() if facts and facts.fine_tuning else {}
-            subject = ModelView(model, view).title
-            return {"view": subject, "correct": correct, "labelled": labelled, **history}
-    return None
+    """Return how the model was fine-tuned, and its accuracy on the evaluated images.
+
+    For each reading, such as ``worst``, there are value, low and high before and after, and of the
+    paired change.
+    """
+    views = [view for view in run.networks(model) if view.is_fine_tuned]
+    if not views:
+        return None
+    facts = run.facts(model, views[0])
+    history = facts.fine_tuning.model_dump() if facts and facts.fine_tuning else {}
+    (table,) = accuracy.content(run)
+    (lines,) = table.models.values()
+    accuracies = {
+        reading: {line.label: list(line.estimates[column]) for line in lines}
+        for column, reading in enumerate(table.columns)
+    }
+    return {**history, "evaluated": lines[0].n, "accuracies": accuracies}
 
 
 if __name__ == "__main__":

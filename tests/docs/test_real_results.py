@@ -166,6 +166,27 @@ def test_the_interval_of_another_network_covers_it(script):
     assert module.another_network(np.array([0.1, 0.2, 0.3, 0.4])) == "–"
 
 
+@pytest.mark.parametrize(
+    ("ends", "within", "verdict"),
+    [
+        ((-0.004, 0.006), 1.0, "holds"),
+        ((-0.03, -0.012), 1.0, "the contrary holds"),
+        ((-0.03, 0.001), 1.0, "undecided"),
+        ((0.01, 0.05), None, "holds"),
+        ((-0.05, -0.01), None, "the contrary holds"),
+        ((-0.01, 0.05), None, "undecided"),
+    ],
+)
+def test_a_change_of_accuracy_is_decided_by_its_interval(script, ends, within, verdict):
+    module = script("make_findings")
+    run = real_run(module)
+    accuracies = {"original": [0.9], "fine-tuned": [0.9], "change": [sum(ends) / 2, *ends]}
+    run.facts["fine_tuning"] = {"accuracies": {"worst": accuracies}, "evaluated": 99}
+    claim = {"fine_tuning": "worst"} | ({} if within is None else {"within": within})
+    (found,) = module.findings(claim, [run])
+    assert found.verdict == verdict
+
+
 def lines_of(letters, ranks):
     control = [m == "center" for m in letters]
     return pd.DataFrame(
