@@ -115,12 +115,27 @@ def test_a_claim_about_two_methods_is_decided_by_the_adjusted_p_value(script, ah
 def test_several_verdicts_are_counted(script):
     module = script("make_findings")
     claim = {"protocol": "sds", "ahead": [["ixg", "ig"]]}
-    runs = [real_run(module, pairs=[pair(gap, p)]) for gap, p in [(1, 0), (1, 0), (1, 0.5)]]
+    runs = [
+        real_run(module, name, pairs=[pair(1, p)])
+        for name, p in zip("abc", [0, 0, 0.5], strict=True)
+    ]
     assert (
         module.verdict(claim, list(module.findings(claim, runs)))
         == "holds 2 of 3, undecided 1 of 3"
     )
     assert module.verdict(claim, []) == module.NOT_RUN
+
+
+def test_a_network_counts_once_by_its_run_with_the_most_methods(script):
+    module = script("make_findings")
+    claim = {"protocol": "sds", "ahead": [["ixg", "ig"]]}
+    small = real_run(module, "net", ranking=[{"method": "a"}], pairs=[pair(1, 0.5)])
+    large = real_run(
+        module, "net", ranking=[{"method": "a"}, {"method": "b"}], pairs=[pair(1, 0.0)]
+    )
+    for runs in ([small, large], [large, small]):
+        (found,) = module.findings(claim, runs)
+        assert found.verdict == "holds"
 
 
 @pytest.mark.parametrize(
