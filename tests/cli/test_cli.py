@@ -169,6 +169,16 @@ def test_validate_counts_results_and_explains_errors(spec, tmp_path):
     assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
 
 
+@pytest.mark.parametrize("command", ["plan", "validate"])
+def test_a_method_at_several_layers_is_announced(spec, command):
+    """It splits the ranking of all methods; a control at any layer, or a transform, does not."""
+    hint = "Methods are ranked within layers, as ixg is evaluated at several"
+    one = ("--methods", "ixg", "--methods", "ixg|abs", "--methods", "gradcam")
+    controls = ("--methods", "random", "--methods", "random@middle")
+    assert hint not in " ".join(call(command, spec, *one, *controls).split())
+    assert hint in " ".join(call(command, spec, *one, "--methods", "ixg@middle").split())
+
+
 @pytest.mark.parametrize(
     "kind", ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]
 )
