@@ -224,6 +224,16 @@ def test_validate_says_how_the_images_of_grids_are_prepared_and_plan_counts_late
     assert "10 forward and 0 backward passes more start at a later layer" in call("plan", spec)
 
 
+@pytest.mark.parametrize("command", ["plan", "validate"])
+def test_a_method_at_several_layers_is_announced(spec, command):
+    """It splits the ranking of all methods; a control at any layer, or a transform, does not."""
+    hint = "Methods are ranked within layers, as ixg is evaluated at several"
+    one = ("--methods", "ixg", "--methods", "ixg|abs", "--methods", "gradcam")
+    controls = ("--methods", "random", "--methods", "random@middle")
+    assert hint not in " ".join(call(command, spec, *one, *controls).split())
+    assert hint in " ".join(call(command, spec, *one, "--methods", "ixg@middle").split())
+
+
 @pytest.mark.parametrize(
     "kind", ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]
 )

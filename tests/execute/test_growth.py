@@ -332,3 +332,50 @@ def test_a_killed_task_keeps_what_it_has_written(tmp_path):
     assert start("whole", "0").wait() == 0
     (file,) = (tmp_path / "whole").glob("rows/*")
     assert (tmp_path / "run" / "rows" / file.name).read_bytes() == file.read_bytes()
+
+
+NETWORK_FILE = """
+import torch
+import heatproof as hp
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 4)
+        torch.nn.init.eye_(self.linear.weight)
+        torch.nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x):
+        return self.linear(x.mean((2, 3)))
+
+def build():
+    return hp.Model(Net(), size=32, name="net")
+"""
+
+
+def test_a_run_says_that_the_network_of_a_name_is_another(tmp_path, monkeypatch, recwarn):
+    """Here it is the same file in another folder, which is another network to a run."""
+
+    def run(folder):
+        place = tmp_path / folder
+        place.mkdir(exist_ok=True)
+        (place / "net.py").write_text(NETWORK_FILE)
+        monkeypatch.chdir(place)
+        spec = {
+            "models": ["file:net.py:build"],
+            "data": {"name": "paperbirds", "limit": 2},
+            "methods": ["ixg"],
+            "protocols": ["sds(patches=4)"],
+        }
+        recwarn.clear()
+        result = hp.run(spec, tmp_path / "run")
+        texts = [str(w.message) for w in recwarn if "computed anew" in str(w.message)]
+        return result, texts
+
+    first, texts = run("a")
+    assert texts == []
+    assert run("a")[1] == []
+    moved, texts = run("b")
+    assert len(texts) == 1
+    assert texts[0].startswith("file:net.py:build: everything is computed anew")
+    pd.testing.assert_frame_equal(first.scores, moved.scores)

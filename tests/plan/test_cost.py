@@ -17,6 +17,7 @@ from heatproof.plan.assumed_cost import assumed_cost
 from heatproof.plan.cost import forecast, plan_cost
 from heatproof.plan.make_plan import make_plan
 from heatproof.plan.open_spec import open_spec
+from heatproof.plan.plan_file import plan_file
 from heatproof.plan.spec import make_spec, parse_protocols
 from heatproof.plan.speed import (
     Speed,
@@ -209,3 +210,26 @@ def test_maps_of_other_images_are_counted_once_for_protocols_that_share_them():
     assert backwards("sensitivity(copies=3)") == 2 * (1 + 3)
     assert backwards("sensitivity(copies=3)", "sensitivity(copies=3, statistic=mean)") == 2 * 4
     assert backwards("randomization(networks=4)", "emprt") == 2 * (1 + 4 + 1)
+
+
+def test_the_passes_for_a_map_that_a_run_records_are_those_on_its_network():
+    """A channel each, and a window each, of this network; of two networks those of the larger."""
+
+    def model(channels, name):
+        body = [nn.Conv2d(3, channels, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        return hp.Model(nn.Sequential(*body, nn.Linear(channels, 5)), size=16, name=name)
+
+    images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    data = hp.TensorData(images, labels=[0, 1, 2, 3])
+    methods = parse_methods(["scorecam", "occlusion(size=8, stride=4)", "ixg", "random"])
+    models = [model(4, "narrow"), model(6, "wide")]
+    plan = make_plan(models, [data, data], methods, parse_protocols(["sds(patches=4)"]))
+    costs = {name: facts.cost for name, facts in plan_file(plan).methods.items()}
+    made = {}
+    for name in costs:
+        models[1].pass_counts.clear()
+        hp.explain(models[1], images[:1], torch.tensor([0]), name)
+        made[name] = models[1].pass_counts["forward"], models[1].pass_counts["backward"]
+    made["scorecam"] = (made["scorecam"][0] - 1, 0)  # its features are not counted
+    assert costs == made
+    assert costs["scorecam"] == (6, 0)

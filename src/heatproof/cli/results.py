@@ -12,6 +12,7 @@ from rich.markup import escape
 from heatproof.analysis import wording
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.families import LEVEL
+from heatproof.analysis.ranks import CONTROL
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.api import Result
 from heatproof.cli.terminal import console, duration, make_table, print_plain
@@ -186,6 +187,7 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
             "The images have no labels: methods explain the model's own predictions, and "
             "protocols evaluate them."
         )
+    print_layers(plan)
     print_backends(plan)
     parts = [f"about {duration(sum(expected.seconds.values()))}"]
     if expected.memory is not None:
@@ -209,6 +211,24 @@ def print_not_applicable(plan: Plan) -> None:
         print_plain(f"n/a on {names}, {counted(counts[reason], 'combination')}: {reason}")
     if len(found) > MOST_REASONS:
         print_plain(f"n/a: {len(found) - MOST_REASONS} more reasons; the report has all")
+
+
+def print_layers(plan: Plan) -> None:
+    """Print that methods will be ranked within layers, if one is evaluated at several."""
+    several: dict[str, None] = {}
+    for task in {task.subject: task for task in plan.tasks}.values():
+        layers: dict[str, set[str]] = {}
+        for evaluation in task.records.evaluations:
+            expression = evaluation.expression
+            if expression.entry.family != CONTROL:
+                name = expression.at(expression.entry.layer).label
+                layers.setdefault(name, set()).add(task.model.layer_name(expression.layer))
+        several |= dict.fromkeys(name for name, at in layers.items() if len(at) > 1)
+    if several:
+        print_plain(
+            f"Methods are ranked within layers, as {join_limited(several)} is evaluated at "
+            "several: a method at one layer is not compared with one at another."
+        )
 
 
 def print_backends(plan: Plan) -> None:
@@ -284,6 +304,7 @@ def print_validated(spec: str, plan: Plan) -> None:
             f"{counted(model.n_classes, 'class', 'classes')}{head}"
         )
     print_not_applicable(plan)
+    print_layers(plan)
 
 
 def _planned_counts(plan: Plan) -> SampleCounts:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from heatproof.errors import HeatproofError, join_limited
 from heatproof.execute.engines.base import LOCAL, Engine
 from heatproof.execute.latency import time_methods
 from heatproof.execute.progress import ProgressLike, shown
@@ -12,6 +14,7 @@ from heatproof.execute.runner import find_open_tasks
 from heatproof.plan.plan_file import plan_file_parts
 from heatproof.plan.speed import layer_shape
 from heatproof.plan.tasks import Plan
+from heatproof.runs.format import Provenance
 from heatproof.runs.provenance import provenance
 from heatproof.runs.store import Store
 
@@ -47,8 +50,29 @@ def run_plan(
         models = {task.subject: task.model for task in plan.tasks}
         open_tasks = find_open_tasks(plan, store)
         facts = provenance(spec, models, engine.threads, layer_shape)
+        _warn_of_other_networks(facts, store)
         without_tasks, tasks = plan_file_parts(plan)
         store.write_plan(without_tasks, facts, computes=bool(open_tasks), tasks=tasks)
         engine.execute(plan, store, watcher, open_tasks)
         if engine is LOCAL:  # workers may be other machines, and share theirs
             time_methods(plan, store)
+
+
+def _warn_of_other_networks(now: Provenance, store: Store) -> None:
+    """Say for which models nothing of an earlier run is reused, as the network is another."""
+    try:
+        before = {model.subject: model.fingerprint for model in store.provenance().models}
+    except HeatproofError:  # there was no run, or the file is damaged
+        return
+    others = [
+        facts.subject.title
+        for facts in now.models
+        if before.get(facts.subject, facts.fingerprint) != facts.fingerprint
+    ]
+    if others:
+        warnings.warn(
+            f"{join_limited(others)}: everything is computed anew, as the network of this name in "
+            f"{store.root} has other weights, preprocessing or code (for file: names also another "
+            "place of the file)",
+            stacklevel=2,
+        )

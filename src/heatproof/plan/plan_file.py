@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from heatproof.data.base import Data
 from heatproof.data.grids import Grids
 from heatproof.methods import Expression
 from heatproof.plan.cost import plan_cost
+from heatproof.plan.speed import method_cost
 from heatproof.plan.tasks import Plan, Task
 from heatproof.protocols import Protocol
 from heatproof.runs.format import (
@@ -18,6 +19,8 @@ from heatproof.runs.format import (
     TransformFacts,
     ViewFacts,
 )
+
+Cost = tuple[int, int]  # forward and backward passes for a map
 
 
 def plan_file(plan: Plan) -> PlanFile:
@@ -36,13 +39,16 @@ def plan_file_parts(plan: Plan) -> tuple[PlanFile, Callable[[], Iterator[TaskFac
     for task in of_views.values():
         protocols |= task.protocols
     data = {task.subject: task.data for task in plan.tasks}
+    costs = _costs(of_views.values())
 
     def tasks() -> Iterator[TaskFacts]:
         return (_task_facts(task, names[task.records.evaluations]) for task in plan.tasks)
 
     without_tasks = PlanFile(
         tasks=[],
-        methods={label: method_facts(e) for label, e in expressions.items()},
+        methods={
+            label: method_facts(e, costs.get(label, e.cost)) for label, e in expressions.items()
+        },
         protocols=[_protocol_facts(protocol) for protocol in protocols.values()],
         views=[
             ViewFacts(
@@ -68,8 +74,29 @@ def _task_facts(task: Task, protocols: list[str]) -> TaskFacts:
     )
 
 
-def method_facts(expression: Expression) -> MethodFacts:
-    """Return what a run stores about a method."""
+def _costs(tasks: Iterable[Task]) -> dict[str, Cost]:
+    """Return the passes for a map of each method, on the model where they are the most."""
+    costs: dict[str, Cost] = {}
+    for task in tasks:
+        for evaluation in task.records.evaluations:
+            label = evaluation.expression.label
+            cost = (
+                None
+                if evaluation.not_applicable
+                else method_cost(evaluation.expression, task.model)
+            )
+            if cost is not None:
+                costs[label] = max(cost, costs.get(label, cost), key=sum)
+    return costs
+
+
+def method_facts(expression: Expression, cost: Cost | None = None) -> MethodFacts:
+    """Return what a run stores about a method.
+
+    Args:
+        expression: The method.
+        cost: Forward and backward passes for a map; None if they are not known.
+    """
     transforms = [
         TransformFacts(name=entry.id, arguments=tuple(arguments.values()))
         for entry, arguments in expression.transforms
@@ -86,7 +113,7 @@ def method_facts(expression: Expression) -> MethodFacts:
         layerless_base=expression.with_transforms(0).at(default_layer).label,
         before_last=expression.with_transforms(max(0, len(transforms) - 1)).label,
         transforms=tuple(transforms),
-        cost=expression.cost,
+        cost=cost,
         map_key=expression.map_key,
     )
 

@@ -528,7 +528,7 @@ class MethodFacts(_Content):
     layerless_base: str  # the label without layer and transforms
     before_last: str  # the label without the last transform
     transforms: tuple[TransformFacts, ...]
-    cost: tuple[Count, Count] | None  # forward and backward passes per image; None: unknown
+    cost: tuple[Count, Count] | None  # forward and backward passes for a map; None: unknown
     map_key: str  # methods with the same map key share their maps
 
 

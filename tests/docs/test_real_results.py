@@ -1,0 +1,228 @@
+"""The leaderboard and the findings follow from the summaries of runs on real networks."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import heatproof as hp
+from heatproof.plan.spec import load_spec
+from heatproof.userfile import from_file
+
+ROOT = Path(__file__).parents[2]
+REAL = ROOT / "examples" / "real"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.mark.parametrize("name", ["leaderboard", "findings"])
+def test_a_page_is_what_its_script_writes(script, name):
+    module = script(f"make_{name}")
+    assert module.PAGE.read_text(encoding="utf-8") == module.page(module.load())
+
+
+@pytest.mark.parametrize("path", sorted(REAL.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_specs_are_valid(path):
+    assert load_spec(str(path)).expressions()
+
+
+@pytest.mark.parametrize(("blocks", "parameters"), [(3, 269_722), (5, 464_154), (9, 853_018)])
+def test_the_cifar_resnets_have_the_published_numbers_of_parameters(blocks, parameters):
+    net = from_file(f"file:{REAL / 'cifar_resnets.py'}:CifarResNet")(blocks)
+    assert sum(p.numel() for p in net.parameters()) == parameters
+
+
+@pytest.fixture
+def summary(script, tmp_path, monkeypatch):
+    """The summary of a small run, and the module that has written it."""
+    module = script("real_runs")
+    monkeypatch.setattr(module, "claimed_pairs", lambda: {("sds", "ixg", "random")})
+    methods = ["ixg", "gradcam", "random"]
+    protocols = ["sds(patches=4)", "sds(patches=4, baseline=blur)"]
+    run = hp.evaluate(
+        "paperbirds/resnet", "paperbirds:test", methods, protocols, limit=16, out=tmp_path / "run"
+    )
+    module.summarize(tmp_path / "run", tmp_path / "results" / "birds")
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
+    return module, run
+
+
+def test_a_summary_has_the_numbers_of_its_run(summary):
+    module, run = summary
+    (read,) = module.load()
+    expected = run.summary().set_index(["baseline", "method"])["mean"]
+    found = read.ranking.set_index(["baseline", "method"])["mean"]
+    pd.testing.assert_series_equal(found.sort_index(), expected.sort_index(), rtol=0, atol=1e-6)
+    line = read.pairs[read.pairs["baseline"] == "zero"].iloc[0]
+    assert line["ahead"] == pytest.approx(expected["zero", "ixg"] - expected["zero", "random"])
+    assert not read.ranking.loc[read.ranking["method"] == "random", "may_be_best"].any()
+    assert read.facts["model"]["labelled"] == 16
+    assert read.facts["passes"]["forward"] > 16 * 2 * 4
+    assert read.facts["files"].keys() == {"ranking.csv", "pairs.csv", "agreement.csv", "spec.yaml"}
+
+
+def test_an_edited_summary_is_refused(summary):
+    module, _ = summary
+    (path,) = module.RESULTS.glob("*/ranking.csv")
+    path.write_text(path.read_text().replace("0.", "1.", 1))
+    with pytest.raises(SystemExit, match="is not what the run wrote"):
+        module.load()
+
+
+def real_run(module, name="r", *, ranking=None, pairs=None, agreement=None):
+    facts = {"model": {"name": f"file:nets.py:{name}"}, "fine_tuning": None}
+    frames = [pd.DataFrame(f or []) for f in (ranking, pairs, agreement)]
+    return module.RealRun(name, facts, *frames)
+
+
+def pair(ahead, p, a="ixg", b="ig"):
+    ends = {"low": ahead - 0.1, "high": ahead + 0.1}
+    return {"protocol": "sds", "a": a, "b": b, "ahead": ahead, "p": p, "n": 8, **ends}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "p", "verdict"),
+    [
+        (0.3, 0.04, "holds"),
+        (-0.3, 0.04, "the contrary holds"),
+        (0.3, 0.06, "undecided"),
+        (0.3, math.nan, "undecided"),
+    ],
+)
+def test_a_claim_about_two_methods_is_decided_by_the_adjusted_p_value(script, ahead, p, verdict):
+    module = script("make_findings")
+    claim = {"protocol": "sds", "ahead": [["ixg", "ig"]]}
+    run = real_run(module, pairs=[pair(ahead, p)])
+    found = list(module.findings(claim, [run]))
+    assert [line.verdict for line in found] == [verdict]
+    assert module.verdict(claim, found) == verdict
+
+
+def test_several_verdicts_are_counted(script):
+    module = script("make_findings")
+    claim = {"protocol": "sds", "ahead": [["ixg", "ig"]]}
+    runs = [
+        real_run(module, name, pairs=[pair(1, p)])
+        for name, p in zip("abc", [0, 0, 0.5], strict=True)
+    ]
+    assert (
+        module.verdict(claim, list(module.findings(claim, runs)))
+        == "holds 2 of 3, undecided 1 of 3"
+    )
+    assert module.verdict(claim, []) == module.NOT_RUN
+
+
+def test_a_network_counts_once_by_its_run_with_the_most_methods(script):
+    module = script("make_findings")
+    claim = {"protocol": "sds", "ahead": [["ixg", "ig"]]}
+    small = real_run(module, "net", ranking=[{"method": "a"}], pairs=[pair(1, 0.5)])
+    large = real_run(
+        module, "net", ranking=[{"method": "a"}, {"method": "b"}], pairs=[pair(1, 0.0)]
+    )
+    for runs in ([small, large], [large, small]):
+        (found,) = module.findings(claim, runs)
+        assert found.verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    ("letters", "verdict"),
+    [("abc", "holds"), ("aac", "undecided"), ("bac", "the contrary holds")],
+)
+def test_a_claim_about_the_best_is_decided_among_the_methods_of_the_paper(script, letters, verdict):
+    """The best method of the run, which is not one of the paper's, does not count."""
+    module = script("make_findings")
+    ranks = [1.0 + sorted(letters).index(letter) for letter in letters]
+    lines = [
+        {"protocol": "sds", "baseline": "", "method": m, "letters": letter, "rank": rank, "n": 9}
+        for m, letter, rank in zip("xyz", letters, ranks, strict=True)
+    ]
+    lines.append({**lines[0], "method": "other", "letters": "z", "rank": 0.0})
+    run = real_run(module, ranking=lines)
+    (found,) = module.findings({"protocol": "sds", "best": ["x"], "among": ["x", "y", "z"]}, [run])
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("ends", "alike"),
+    [((0.75, 0.9), "holds"), ((0.2, 0.6), "the contrary holds"), ((0.5, 0.9), "undecided")],
+)
+def test_a_claim_about_two_rankings_is_decided_by_the_whole_interval(script, ends, alike):
+    module = script("make_findings")
+    line = {"a": "sds · zero", "b": "idsds · zero", "correlation": sum(ends) / 2, "methods": 9}
+    run = real_run(module, agreement=[line | dict(zip(("low", "high"), ends, strict=True))])
+    (found,) = module.findings({"agree": ["sds", "idsds"]}, [run])
+    assert found.verdict == alike
+
+
+def test_the_interval_of_another_network_covers_it(script):
+    """Of normally distributed scores, the sixth is within the interval of five in 95 %."""
+    module = script("make_leaderboard")
+    draws = np.random.default_rng(0).normal(0.0, 0.1, (4000, 6)).clip(-0.99, 0.99)
+    inside = 0
+    for *known, other in draws:
+        text = module.another_network(np.array(known)).replace("−", "-")
+        low, high = (float(end) for end in text.partition("(")[2].rstrip(")").split(" to "))
+        inside += low - 0.005 <= other <= high + 0.005
+    assert 0.94 <= inside / len(draws) <= 0.97
+    assert module.another_network(np.array([0.1, 0.2, 0.3, 0.4])) == "–"
+
+
+@pytest.mark.parametrize(
+    ("ends", "within", "verdict"),
+    [
+        ((-0.004, 0.006), 1.0, "holds"),
+        ((-0.03, -0.012), 1.0, "the contrary holds"),
+        ((-0.03, 0.001), 1.0, "undecided"),
+        ((0.01, 0.05), None, "holds"),
+        ((-0.05, -0.01), None, "the contrary holds"),
+        ((-0.01, 0.05), None, "undecided"),
+    ],
+)
+def test_a_change_of_accuracy_is_decided_by_its_interval(script, ends, within, verdict):
+    module = script("make_findings")
+    run = real_run(module)
+    accuracies = {"original": [0.9], "fine-tuned": [0.9], "change": [sum(ends) / 2, *ends]}
+    run.facts["fine_tuning"] = {"accuracies": {"worst": accuracies}, "evaluated": 99}
+    claim = {"fine_tuning": "worst"} | ({} if within is None else {"within": within})
+    (found,) = module.findings(claim, [run])
+    assert found.verdict == verdict
+
+
+def lines_of(letters, ranks):
+    control = [m == "center" for m in letters]
+    return pd.DataFrame(
+        {
+            "letters": list(letters.values()),
+            "rank": ranks,
+            "may_be_best": [rank == 1 for rank in ranks],
+            "control": control,
+        },
+        index=list(letters),
+    )
+
+
+def test_orders_of_methods_are_compared_by_their_letters(script):
+    module = script("make_leaderboard")
+    one = lines_of({"a": "a", "b": "b", "center": "a2"}, [1.0, 3.0, 2.0])
+    other = lines_of({"a": "a", "b": "ab", "center": "b"}, [1.0, 2.0, 3.0])
+    text = module.same_everywhere({"one": one, "other": other})
+    assert "Of 3 pairs of methods, 1 are told apart in the same order on all 2" in text
+    assert "and 0 in opposite orders" in text
+    assert "May be the best on all: `a`" in text
+    assert list(module.above_methods({"one": one, "other": other})) == [
+        "On one, the control `center` is ahead of `b`."
+    ]
