@@ -41,7 +41,8 @@ from heatproof.analysis.families import LEVEL, holm
 from heatproof.analysis.intervals import Estimate, bootstrap_means, range_of
 from heatproof.analysis.networks import evidence_of_networks, over_networks
 from heatproof.analysis.paired_differences import run_differences
-from heatproof.analysis.published import Entry, Line
+from heatproof.analysis.published import Line
+from heatproof.analysis.published_tables import Entry
 from heatproof.analysis.rank_intervals import rank
 from heatproof.analysis.ranks import Rankings, agreement, standings_of
 from heatproof.analysis.settings import SettingScores, scored_settings

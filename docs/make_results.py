@@ -25,7 +25,8 @@ import heatproof as hp
 from heatproof.analysis import soundness
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.published import compare_published, published_table
+from heatproof.analysis.published import compare_published
+from heatproof.analysis.published_tables import published_table
 from heatproof.analysis.ranks import CONTROL, Standings, agreement, ranked_layers, standings
 from heatproof.report.sections import curves as curves_section
 from heatproof.report.sections import grids as grids_section

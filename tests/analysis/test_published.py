@@ -5,16 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 
 import heatproof as hp
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.published import (
-    Entry,
     Line,
-    PublishedTable,
     _other_protocol,
     all_comparisons,
     compare_published,
+)
+from heatproof.analysis.published_tables import (
+    Entry,
+    PublishedTable,
+    network_of,
     published_table,
     published_tables,
 )
@@ -22,6 +26,8 @@ from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression, parse_methods
 from heatproof.plan.spec import load_spec, parse_protocols
+from heatproof.results.published import record_same_as
+from heatproof.runs.format import SameAs
 
 METHODS = [
     "ixg",
@@ -49,8 +55,8 @@ def entry(value, method="gradcam", model="paperbirds/resnet", protocol="sds", qu
     return Entry(method, quantity, model, protocol, method, value, 3)
 
 
-def compared(run, *entries, said=None):
-    return compare_published(run, PublishedTable("a/table1", "", "", "a/b", 1000, entries), said)
+def compared(run, *entries):
+    return compare_published(run, PublishedTable("a/table1", "", "", "a/b", 1000, entries))
 
 
 @pytest.mark.parametrize("table", published_tables().values(), ids=lambda table: table.name)
@@ -146,16 +152,53 @@ def test_a_network_by_name_alone_is_not_the_papers(run):
     (line,) = compared(result, wanted).lines
     assert line.verdict == "not comparable"
     assert "--as torchvision:resnet50 says so" in line.reason
-    said = {"torchvision:resnet50": "torchvision:resnet50"}
-    (still,) = compared(result, wanted, said=said).lines
-    assert "paperbirds" in still.reason or still.verdict != "not comparable"
+    record_same_as(result, ["hesse2024:resnet50"], "same_as")
+    (still,) = compared(result, wanted).lines
+    assert "whether" not in still.reason
 
 
-def test_a_user_may_say_whose_network_it_is(run):
-    said = {"paperbirds/resnet": "mine/resnet"}
-    comparison = compared(run, entry(0.3, model="mine/resnet"), said=said)
-    assert comparison.same_as == said
-    assert "the model is" not in comparison.lines[0].reason
+def test_a_user_may_say_whose_network_it_is(tmp_path):
+    """Images in memory may be the paper's; who says so stands beside the verdict, and stays."""
+    size = hp.load_model("paperbirds/resnet").size
+    images = torch.rand(12, 3, size, size, generator=torch.Generator().manual_seed(0))
+    data = hp.TensorData(images, list(range(8)) + [0] * 4)
+    model = hp.load_model("paperbirds/resnet")
+    model.name = "mine/resnet"
+    result = hp.evaluate(model, data, ["gradcam"], ["sds"], out=tmp_path / "run")
+    wanted = entry(0.3, model="torchvision:resnet50")
+    top = replace(entry(1.0, model="torchvision:resnet50", quantity="accuracy"), method="")
+    (before,) = compared(result, wanted, top).lines
+    assert (before.verdict, before.said_by) == ("not comparable", "")
+
+    found = hp.compare_published(result, "hesse2024/table6", same_as="hesse2024:resnet50")
+    shown = found.to_frame().set_index("row")
+    assert set(shown.loc[["Grad-CAM"], "said_by"]) == {"same_as"}
+    again = hp.Result.load(tmp_path / "run")  # it is on record
+    score, accuracy = compared(again, wanted, top).lines
+    assert not score.reason
+    assert score.shown_verdict == f"{score.verdict} (by same_as)"
+    assert accuracy.said_by == "same_as"
+    (line,) = hp.compare_published(again, "hesse2024/table6").same_as
+    assert (line.model, line.network) == ("mine/resnet", "torchvision:resnet50")
+
+    other = line.model_copy(update={"fingerprint": "of other weights"})
+    again.store.write_same_as(SameAs(networks=[other]))
+    assert compared(again, wanted).lines[0].verdict == "not comparable"
+    record_same_as(again, ["mine/resnet="], "--as")  # taken back
+    assert not again.store.same_as().networks
+
+
+def test_a_wrong_name_of_a_network_is_refused_with_the_nearest(run):
+    assert network_of("hesse2024:resnet50") == network_of("torchvision:resnet50")
+    assert network_of("hesse2024:funnybirds_resnet50") == "file:funnybirds_resnet50.py:build"
+    assert network_of("li2024:vgg16") == "torchvision:vgg16"
+    with pytest.raises(HeatproofError, match="did you mean hesse2024:resnet50"):
+        network_of("hesse2024:resnet5O")
+    with pytest.raises(HeatproofError, match="did you mean picard2024:resnetv2_50"):
+        network_of("picard2024:resnet50")
+    with pytest.raises(HeatproofError, match='unknown model "other"'):
+        record_same_as(run, ["other=hesse2024:resnet50"], "--as")
+    assert not run.store.same_as().networks
 
 
 def test_other_models_and_settings_are_not_comparable(run):
