@@ -356,7 +356,11 @@ def test_agreement_over_baselines_is_the_mean_correlation_of_the_rankings(stabil
         assert "the model is paperbirds/resnet, not timm:resnetv2_50" in line.reason
         assert "there are 4 baselines, not the 11 of the paper" in line.reason
         assert "the methods are not those of the paper" in line.reason
-    reasons = {"it has no srg": 2, "it has no model like timm:vit_base_patch16_224": 2}
+    vit = "timm:vit_base_patch16_224", "picard2024:vit_base_patch16_224"
+    reasons = {
+        "it has no srg": 2,
+        f"it has no model like {vit[0]} (--as MODEL={vit[1]} says if it has)": 2,
+    }
     assert comparison.missing == reasons
     shown = [c.table.name for c in all_comparisons(stability)]
     assert "picard2024/stability" in shown

@@ -314,12 +314,12 @@ def test_what_is_said_of_a_network_is_recorded_and_shown(tmp_path):
     images = torch.rand(8, 3, model.size, model.size, generator=torch.Generator().manual_seed(0))
     hp.evaluate(model, hp.TensorData(images), ["gradcam"], ["sds"], out=tmp_path / "run")
     compared = ("compare", tmp_path / "run", "published:hesse2024/table6")
-    assert "(by --as)" not in call(*compared)
+    assert "--as MODEL=hesse2024:resnet50 says if it has" in call(*compared, code=2)
     wrong = call(*compared, "--as", "hesse2024:resnet51", code=2)
     assert "did you mean hesse2024:resnet50" in wrong
     assert not (tmp_path / "run" / "same_as.json").exists()
 
-    assert "(by --as)" in call(*compared, "--as", "mine=hesse2024:resnet50")
+    assert "differs (by" in call(*compared, "--as", "mine=hesse2024:resnet50")
     text = call(*compared, "--json", tmp_path / "found.json")  # it is on record
     assert "mine is torchvision:resnet50 of the paper: said by --as, and not checked" in text
     (found,) = json.loads((tmp_path / "found.json").read_text())["published"]
@@ -334,7 +334,7 @@ def test_what_is_said_of_a_network_is_recorded_and_shown(tmp_path):
     merged = hp.merge([tmp_path / "run"], out=tmp_path / "merged")
     assert merged.same_as["mine"].network == "torchvision:resnet50"
     (tmp_path / "run" / "same_as.json").write_text("{}")
-    assert "same_as.json" in call("check", tmp_path / "run", code=1)
+    assert "same_as.json" in call("check", tmp_path / "run", code=3)
 
 
 def test_a_directory_that_is_not_a_run_is_refused(tmp_path):

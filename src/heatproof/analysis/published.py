@@ -292,7 +292,8 @@ class _RunBesidePrint:
             raise _Missing(f"it has no {wanted.id}")
         model = self._model(entry.model)
         if model is None:
-            raise _Missing(f"it has no model like {entry.model}")
+            said = network_name(entry.paper, entry.model)
+            raise _Missing(f"it has no model like {entry.model} (--as MODEL={said} says if it has)")
         of_the_model = not entry.method and entry.quantity not in OVER_METHODS
         if of_the_model and self._network(model) != entry.model:
             raise _Missing("an accuracy is compared on the paper's own networks alone")
