@@ -354,7 +354,7 @@ def published(directory: Path, options: Options) -> str:
             [line.entry.row, f"`{line.entry.method}`", print_value, f"{value} ({low} to {high})"]
         )
     text = lines(["in the paper", "here", "published", "this run"], rows)
-    for correlation, methods in found.correlations.values():
+    for *_, correlation, methods in found.correlations:
         text += f"\nRank correlation over {methods} methods: {estimate(correlation)}.\n"
     return text
 

@@ -213,7 +213,7 @@ def test_other_models_and_settings_are_not_comparable(run):
 def test_the_rank_correlation_is_that_of_the_means(run):
     entries = [entry(i / 10, method) for i, method in enumerate(METHODS[:-1])]
     comparison = compared(run, *entries)
-    ((correlation, methods),) = comparison.correlations.values()
+    ((_, _, _, correlation, methods),) = comparison.correlations
     found = [line.found.value for line in comparison.lines]
     expected = scipy.stats.spearmanr(found, np.arange(6)).statistic
     assert (correlation.value, methods) == (pytest.approx(expected), 6)
@@ -318,12 +318,49 @@ def test_a_number_without_an_interval_is_undecided(run):
         return Estimate(mean, np.nan, np.nan)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(published.QUANTITIES, "distance", distance)
+        patch.setitem(published.QUANTITIES, "length", distance)
         same, other = compared(
-            run, entry(round(mean, 3), quantity="distance"), entry(mean + 1, quantity="distance")
+            run, entry(round(mean, 3), quantity="length"), entry(mean + 1, quantity="length")
         ).lines
     assert {same.verdict, other.verdict} == {"undecided"}
     assert other.difference.value == pytest.approx(-1)
+
+
+def test_coordinates_of_baselines_are_compared_by_rank(tmp_path):
+    """Their means are those of the curves; print has other images in its bank, so no verdict."""
+    baselines = ["zero", "uniform", "normal", "mean"]
+    spec = {
+        "models": ["paperbirds/resnet"],
+        "data": {"name": "paperbirds", "split": "test", "limit": 6},
+        "reference": {"name": "paperbirds", "split": "train", "limit": 24},
+        "methods": ["gradcam"],
+        "protocols": [{"name": "deletion", "baseline": baselines, "steps": 5, "ood": True}],
+    }
+    result = hp.run(spec, tmp_path / "run")
+    table = published_table("picard2024/tradeoff")
+    assert len(table.entries) == 24
+    found = compare_published(result, table)
+    kept = result.kept("paperbirds/resnet")
+    curves = {"distance": ("ood-raw", 1), "half of the mean sigmoid": ("mean-sigmoid", 0.5)}
+    for quantity, (curve, scale) in curves.items():
+        lines = {
+            line.entry.row.split(",")[0]: line
+            for line in found.lines
+            if line.entry.quantity == quantity
+        }
+        assert set(lines) == set(baselines)
+        for facts in result.plan.protocols:
+            values = kept.curves(facts, "gradcam", curve)
+            mean = scale * values.double().mean().item()
+            assert lines[facts.baseline].found.value == pytest.approx(mean)
+            assert lines[facts.baseline].verdict == "not comparable"
+            assert "compared by their ranks" in lines[facts.baseline].reason
+        (correlation,) = [c for c in found.correlations if c.of == quantity]
+        pair = [[line.found.value, line.entry.value] for line in lines.values()]
+        expected = scipy.stats.spearmanr(pair).statistic
+        assert correlation.estimate.value == pytest.approx(expected)
+        assert (correlation.over, correlation.number) == ("baseline", 4)
+    assert found.missing == {"it has deletion with other baselines": 16}
 
 
 BASELINES = ["zero", "uniform", "blur", "black"]

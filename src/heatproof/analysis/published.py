@@ -13,7 +13,9 @@ are then shown side by side, with the rank correlation over the methods, and no 
 with other settings than the paper's is not shown.
 
 A statistic over methods, such as the agreement of rankings under several baselines or a distance of
-curves, is compared on any network of the same kind; an accuracy only on the network itself.
+curves, is compared on any network of the same kind; an accuracy only on the network itself. The
+coordinates of baselines (Picard et al., Fig. 4) are compared by their ranks alone, since the paper
+measured distances to the evaluated images themselves and left out the last step.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -49,6 +52,7 @@ from heatproof.analysis.ranks import (
     Key,
     Standings,
     agreement,
+    average_ranks,
     rank_correlation,
 )
 from heatproof.analysis.run_statistics import RunStatistics
@@ -57,6 +61,7 @@ from heatproof.methods import Expression, parse_methods
 from heatproof.plan.spec import load_spec, parse_protocols
 from heatproof.protocols import Protocol
 from heatproof.runs.format import LOGITS, ProtocolFacts, SaidNetwork, TaskFacts, TensorKey
+from heatproof.runs.run import Kept
 from heatproof.tensor.filters import scaled_odd
 
 NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan)
@@ -65,6 +70,14 @@ EMBEDDED = ("paperbirds", "cifar10", "cifar100", "funnybirds")  # data sets that
 CORRELATION = "correlation with "
 AGREEMENT = "agreement over baselines"
 LEAST_DISTANCE = "least distance"
+COORDINATES = {  # of a baseline, and the curves that they are the means of
+    "distance": "ood-raw",
+    "half of the mean sigmoid": "mean-sigmoid",
+}
+OTHER_COORDINATES = (
+    "coordinates of baselines are compared by their ranks: the paper has distances to the "
+    "evaluated images themselves, and means without the last step"
+)
 OVER_METHODS = (AGREEMENT, LEAST_DISTANCE)  # statistics that a network of the same kind has too
 FEWEST_FOR_RANKS = 4  # methods, and baselines
 KERNEL = re.compile(r"smooth\((\d+), of=(\d+)\)")  # of maps of another size
@@ -151,6 +164,24 @@ def _joint_quantile(numbers: int) -> float:
     return float(ndtri(1 - LEVEL / (2 * max(1, numbers))) / ndtri(1 - LEVEL / 2))
 
 
+class Correlation(NamedTuple):
+    """The rank correlation of a run with print.
+
+    Attributes:
+        model: The model of the run.
+        of: The protocol, or the quantity whose ranks are compared.
+        over: What is ranked: ``method`` or ``baseline``.
+        estimate: Spearman's correlation; it has an interval over methods.
+        number: How many are ranked.
+    """
+
+    model: str
+    of: str
+    over: str
+    estimate: Estimate
+    number: int
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A run beside a published table.
@@ -158,15 +189,15 @@ class Comparison:
     Attributes:
         table: The published table.
         lines: The numbers that the run has too.
-        correlations: By model and protocol, the rank correlation of the run's methods with the
-            published ones, and the number of methods.
+        correlations: The rank correlations of the run's methods, or baselines, with the published
+            ones.
         missing: Why the run lacks the other numbers, and how many for each reason.
         same_as: What the user says of the models that are compared.
     """
 
     table: PublishedTable
     lines: list[Line]
-    correlations: dict[tuple[str, str], tuple[Estimate, int]]
+    correlations: list[Correlation]
     missing: dict[str, int]
     same_as: list[SaidNetwork] = field(default_factory=list)
 
@@ -255,6 +286,7 @@ class _RunBesidePrint:
     def __init__(self, run: RunStatistics):
         self.run = run
         self.same_as = run.same_as
+        self._kept: dict[str, Kept] = {}
         self.store = run.store
         self.plan = run.plan
         self.rows = run.rows
@@ -290,10 +322,14 @@ class _RunBesidePrint:
         candidates = [p for p in self.plan.protocols if p.id == wanted.id]
         if not candidates:
             raise _Missing(f"it has no {wanted.id}")
+        if entry.quantity in COORDINATES:
+            candidates = [p for p in candidates if p.baseline == wanted.baseline_name]
+        if not candidates:
+            raise _Missing(f"it has {wanted.id} with other baselines")
         model = self._model(entry.model)
         if model is None:
-            said = network_name(entry.paper, entry.model)
-            raise _Missing(f"it has no model like {entry.model} (--as MODEL={said} says if it has)")
+            name = network_name(entry.paper, entry.model)
+            raise _Missing(f"it has no model like {entry.model} (--as MODEL={name} says if it has)")
         of_the_model = not entry.method and entry.quantity not in OVER_METHODS
         if of_the_model and self._network(model) != entry.model:
             raise _Missing("an accuracy is compared on the paper's own networks alone")
@@ -309,6 +345,8 @@ class _RunBesidePrint:
         reasons = self._other_network(model, entry)
         if not exact:
             reasons.append(_other_protocol(protocol.canonical, wanted.canonical))
+        if entry.quantity in COORDINATES:
+            reasons.append(OTHER_COORDINATES)
         if entry.quantity == AGREEMENT:
             reasons += self._other_settings(protocol, entry.paper)
         if entry.quantity == LEAST_DISTANCE:
@@ -415,6 +453,12 @@ class _RunBesidePrint:
         facts = self.run.provenance.models
         return max(f.height_and_width[0] for f in facts if f.model == model)
 
+    def kept(self, model: str) -> Kept:
+        """Return the stored tensors of a model."""
+        if model not in self._kept:
+            self._kept[model] = self.run.kept(model)
+        return self._kept[model]
+
     def score(self, model: str, key: Key, method: str) -> Estimate | None:
         """Return the mean score of a method."""
         standing = self.standings.get(model)
@@ -433,16 +477,28 @@ class _RunBesidePrint:
             t for t in self.plan.tasks if t.model == model and protocol.canonical in t.protocols
         ]
 
-    def _correlations(self, lines: Sequence[Line]) -> dict[tuple[str, str], tuple[Estimate, int]]:
-        """Return the rank correlation with the published scores, by model and protocol."""
-        groups: dict[tuple[str, str], list[Line]] = {}
+    def _correlations(self, lines: Sequence[Line]) -> list[Correlation]:
+        """Return the rank correlations with print, over methods or over baselines."""
+        groups: dict[tuple[str, str, str], list[Line]] = {}
         for line in lines:
-            if line.entry.method and not line.entry.quantity.startswith(CORRELATION):
-                groups.setdefault((line.model, line.entry.protocol), []).append(line)
-        found = {}
-        for (model, protocol), members in groups.items():
-            if len(members) >= FEWEST_FOR_RANKS:
-                found[model, protocol] = self._correlation(model, protocol, members), len(members)
+            if line.entry.quantity in COORDINATES:
+                key = line.model, line.entry.quantity, "baseline"
+            elif line.entry.method and not line.entry.quantity.startswith(CORRELATION):
+                key = line.model, line.entry.protocol, "method"
+            else:
+                continue
+            groups.setdefault(key, []).append(line)
+        found = []
+        for (model, of, over), members in groups.items():
+            if len(members) < FEWEST_FOR_RANKS:
+                continue
+            if over == "method":
+                estimate = self._correlation(model, of, members)
+            else:
+                pairs = np.array([(line.found.value, line.entry.value) for line in members])
+                value = _weighted_correlation(average_ranks(pairs.T).T, np.ones(len(pairs)))
+                estimate = Estimate(value, math.nan, math.nan)
+            found.append(Correlation(model, of, over, estimate, len(members)))
         return found
 
     def _correlation(self, model: str, protocol: str, lines: Sequence[Line]) -> Estimate:
@@ -469,6 +525,8 @@ def _needs(entry: Entry) -> str:
         return f"it needs {FEWEST_FOR_RANKS} methods with scores under {FEWEST_FOR_RANKS} baselines"
     if entry.quantity == LEAST_DISTANCE:
         return "it needs maps as they are, with attribution removed and introduced"
+    if entry.quantity in COORDINATES:
+        return f"it needs ood=true and the curves of {entry.method}"
     if entry.quantity.startswith(CORRELATION):
         other = entry.quantity.removeprefix(CORRELATION)
         return f"it needs {other} and {FEWEST_FOR_RANKS} maps of each method"
@@ -615,6 +673,17 @@ def _least_distance(
     return Estimate(float(np.mean([least(trio, curves) for trio in compared])), np.nan, np.nan)
 
 
+def _coordinate(
+    run: _RunBesidePrint, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+) -> Estimate | None:
+    """Return the mean over steps and samples of a distance, or of the information left."""
+    curves = run.kept(model).curves(protocol, method, COORDINATES[entry.quantity])
+    if curves is None:
+        return None
+    scale = 0.5 if entry.quantity.startswith("half") else 1.0
+    return Estimate.mean(scale * curves.double().mean(1).numpy())
+
+
 Quantity = Callable[[_RunBesidePrint, str, ProtocolFacts, str, Entry], Estimate | None]
 QUANTITIES: dict[str, Quantity] = {  # by how the name of a quantity begins
     "score": _score,
@@ -624,4 +693,5 @@ QUANTITIES: dict[str, Quantity] = {  # by how the name of a quantity begins
     "accuracy": _accuracy,
     "worst-patch accuracy": _worst_patch_accuracy,
     LEAST_DISTANCE: _least_distance,
+    **dict.fromkeys(COORDINATES, _coordinate),
 }

@@ -318,10 +318,10 @@ def print_comparison(comparison: Comparison, run: RunStatistics) -> None:
     console.print(shown)
     for said in comparison.same_as:
         print_plain(wording.said_network(said.model, said.network, said.by))
-    for (model, protocol), (correlation, methods) in comparison.correlations.items():
+    for found in comparison.correlations:
         print_plain(
-            f"rank correlation over {counted(methods, 'method')}, {model}, {protocol}: "
-            f"{wording.estimate(correlation)}"
+            f"rank correlation over {counted(found.number, found.over)}, {found.model}, "
+            f"{found.of}: {wording.estimate(found.estimate)}"
         )
     for reason in dict.fromkeys(line.reason for line in comparison.lines if line.reason):
         print_plain(f"not comparable: {reason}")

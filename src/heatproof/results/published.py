@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,12 +92,13 @@ def _content(found: Comparison) -> dict[str, Any]:
         "lines": records(found.to_frame()),
         "correlations": [
             {
-                "model": model,
-                "protocol": protocol,
-                **{k: None if v != v else v for k, v in estimate._asdict().items()},
-                "n": number,
+                "model": one.model,
+                "of": one.of,
+                "over": one.over,
+                **{k: v if math.isfinite(v) else None for k, v in one.estimate._asdict().items()},
+                "n": one.number,
             }
-            for (model, protocol), (estimate, number) in found.correlations.items()
+            for one in found.correlations
         ],
         "missing": found.missing,
     }
