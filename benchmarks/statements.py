@@ -7,8 +7,9 @@
 Every scenario draws worlds: images, methods and settings with true means. Their scores are read by
 the code that reads a run, and what it says is compared with the truth: which method wins, which
 pairs differ, whether two runs differ, whether a number is reproduced. docs/statistics.md holds the
-table. Beside each statement stands how often it is made (power), and the same for the rule that
-was used before: paired t-tests with Holm's procedure, and unadjusted intervals between runs.
+table, and docs/statements.csv (--csv) the rates of every scenario. Beside each statement stands how
+often it is made (power), and the same for the rule that was used before: paired t-tests with Holm's
+procedure, and unadjusted intervals between runs.
 
 No kind of statement may be false in more than 5 % of the worlds of a scenario, plus two standard
 errors. Of many scenarios some exceed this by chance, so one that does is drawn again, with new
@@ -41,7 +42,8 @@ from heatproof.analysis.families import LEVEL, holm
 from heatproof.analysis.intervals import Estimate, bootstrap_means, range_of
 from heatproof.analysis.networks import evidence_of_networks, over_networks
 from heatproof.analysis.paired_differences import run_differences
-from heatproof.analysis.published import Entry, Line
+from heatproof.analysis.published import Line
+from heatproof.analysis.published_tables import Entry
 from heatproof.analysis.rank_intervals import rank
 from heatproof.analysis.ranks import Rankings, agreement, standings_of
 from heatproof.analysis.settings import SettingScores, scored_settings
@@ -1003,8 +1005,9 @@ def kind_lines(results: Sequence[Result]) -> list[str]:
         "| statement | scenarios | false, mean | false, most | where | power |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for kind in dict.fromkeys(result.kind for result in results):
-        of_kind = [result for result in results if result.kind == kind]
+    claimed = [result for result in results if UNLIKE not in result.scenario.name]
+    for kind in dict.fromkeys(result.kind for result in claimed):
+        of_kind = [result for result in claimed if result.kind == kind]
         worst = max(of_kind, key=lambda result: result.false)
         made = [result.made for result in of_kind if math.isfinite(result.made)]
         power = f"{min(made):.2f} to {max(made):.2f}" if made else ""
@@ -1029,39 +1032,21 @@ TITLES = {
 }
 
 
-def cell(result: Result | None) -> str:
-    """Write how often a statement is false, and behind a stroke its power."""
-    if result is None:
-        return ""
-    false = f"{result.false:.3f}"
-    power = f" / {result.made:.2f}" if math.isfinite(result.made) else ""
-    return (f"**{false}**" if result.exceeds else false) + power
-
-
-def scenario_lines(results: Sequence[Result], scenarios: type) -> list[str]:
-    """Return the table of all scenarios of a type: one line each, one column per statement."""
-    chosen = [result for result in results if isinstance(result.scenario, scenarios)]
-    if not chosen:
-        return []
-    kinds = list(dict.fromkeys(result.kind for result in chosen))
-    found = {(result.scenario.name, result.kind): result for result in chosen}
-    worlds = {result.scenario.name: result.worlds for result in chosen}
-    lines = [
-        f"### {TITLES[scenarios]}",
-        "",
-        f"| worlds of | number | {' | '.join(kinds)} |",
-        "| --- | --- |" + " --- |" * len(kinds),
-    ]
-    for name, number in worlds.items():
-        cells = " | ".join(cell(found.get((name, kind))) for kind in kinds)
-        lines.append(f"| {name} | {number} | {cells} |")
-    return lines
-
-
-def markdown(results: Sequence[Result]) -> str:
-    """Write a table of all kinds of statements, and one per type of scenario."""
-    parts = [kind_lines(results), *(scenario_lines(results, scenarios) for scenarios in TITLES)]
-    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+def all_lines(results: Sequence[Result]) -> pd.DataFrame:
+    """Return one line per scenario and statement."""
+    return pd.DataFrame(
+        [
+            {
+                "about": TITLES[type(result.scenario)],
+                "worlds": result.scenario.name,
+                "number": result.worlds,
+                "statement": result.kind,
+                "false": round(result.false, 3),
+                "power": round(result.made, 2),
+            }
+            for result in results
+        ]
+    )
 
 
 def main() -> int:
@@ -1070,7 +1055,7 @@ def main() -> int:
     )
     parser.add_argument("--worlds", type=int, default=200, help="per scenario")
     parser.add_argument("--only", default="", help="a kind of statement, or a part of its name")
-    parser.add_argument("--markdown", type=Path, help="file for the tables")
+    parser.add_argument("--csv", type=Path, help="file for the rates of every scenario")
     parser.add_argument("--rivals", type=Path, help="Python with other packages; see rivals.py")
     options = parser.parse_args()
     results: list[Result] = []
@@ -1089,8 +1074,8 @@ def main() -> int:
             f"{number}/{len(SCENARIOS)}, {seconds:.0f} s: {scenario.name}: {false or 'none false'}",
             flush=True,
         )
-        if options.markdown:
-            options.markdown.write_text(markdown(results), encoding="utf-8")
+        if options.csv:
+            all_lines(results).to_csv(options.csv, index=False)
     print("\n".join(kind_lines(results)))
     exceeding = [r for r in results if r.exceeds]
     for result in exceeding:

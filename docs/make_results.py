@@ -25,7 +25,8 @@ import heatproof as hp
 from heatproof.analysis import soundness
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.published import compare_published, published_table
+from heatproof.analysis.published import compare_published
+from heatproof.analysis.published_tables import published_table
 from heatproof.analysis.ranks import CONTROL, Standings, agreement, ranked_layers, standings
 from heatproof.report.sections import curves as curves_section
 from heatproof.report.sections import grids as grids_section
@@ -353,7 +354,7 @@ def published(directory: Path, options: Options) -> str:
             [line.entry.row, f"`{line.entry.method}`", print_value, f"{value} ({low} to {high})"]
         )
     text = lines(["in the paper", "here", "published", "this run"], rows)
-    for correlation, methods in found.correlations.values():
+    for *_, correlation, methods in found.correlations:
         text += f"\nRank correlation over {methods} methods: {estimate(correlation)}.\n"
     return text
 

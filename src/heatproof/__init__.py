@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from heatproof.api import TensorData as TensorData
     from heatproof.api import baseline as baseline
     from heatproof.api import compare as compare
+    from heatproof.api import compare_published as compare_published
     from heatproof.api import dataset as dataset
     from heatproof.api import evaluate as evaluate
     from heatproof.api import explain as explain

@@ -5,8 +5,8 @@
 * ``explain``: maps of one method; ``MapNotes``: what it says about single maps.
 * ``named``: a method with a name and arguments of your own.
 * ``evaluate``, ``run``, ``Result``: scores of many methods, from Python or from a spec.
-* ``compare``, ``merge``, ``leaderboard``: two results beside each other, one result of several, and
-  one table over several.
+* ``compare``, ``compare_published``, ``merge``, ``leaderboard``: two results beside each other, a
+  result beside the numbers of a paper, one result of several, and one table over several.
 * ``method``, ``transform``, ``baseline``, ``protocol``, ``dataset``, ``section``: decorators that
   register extensions of your own; ``Protocol``, ``EvalBatch`` and ``Scores`` are for protocols.
 * ``finetune``, ``FineTuned``: fine-tune a model on images with deleted patches.
@@ -30,6 +30,7 @@ from heatproof.results import Result
 from heatproof.results.compare import compare
 from heatproof.results.leaderboard import leaderboard
 from heatproof.results.merge import merge
+from heatproof.results.published import compare_published
 from heatproof.training.finetune import FineTuned, finetune
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "TensorData",
     "baseline",
     "compare",
+    "compare_published",
     "dataset",
     "evaluate",
     "explain",

@@ -5,16 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 
 import heatproof as hp
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.published import (
-    Entry,
     Line,
-    PublishedTable,
     _other_protocol,
     all_comparisons,
     compare_published,
+)
+from heatproof.analysis.published_tables import (
+    Entry,
+    PublishedTable,
+    network_of,
     published_table,
     published_tables,
 )
@@ -22,6 +26,8 @@ from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression, parse_methods
 from heatproof.plan.spec import load_spec, parse_protocols
+from heatproof.results.published import record_same_as
+from heatproof.runs.format import SameAs
 
 METHODS = [
     "ixg",
@@ -49,8 +55,8 @@ def entry(value, method="gradcam", model="paperbirds/resnet", protocol="sds", qu
     return Entry(method, quantity, model, protocol, method, value, 3)
 
 
-def compared(run, *entries, said=None):
-    return compare_published(run, PublishedTable("a/table1", "", "", "a/b", 1000, entries), said)
+def compared(run, *entries):
+    return compare_published(run, PublishedTable("a/table1", "", "", "a/b", 1000, entries))
 
 
 @pytest.mark.parametrize("table", published_tables().values(), ids=lambda table: table.name)
@@ -146,16 +152,53 @@ def test_a_network_by_name_alone_is_not_the_papers(run):
     (line,) = compared(result, wanted).lines
     assert line.verdict == "not comparable"
     assert "--as torchvision:resnet50 says so" in line.reason
-    said = {"torchvision:resnet50": "torchvision:resnet50"}
-    (still,) = compared(result, wanted, said=said).lines
-    assert "paperbirds" in still.reason or still.verdict != "not comparable"
+    record_same_as(result, ["hesse2024:resnet50"], "same_as")
+    (still,) = compared(result, wanted).lines
+    assert "whether" not in still.reason
 
 
-def test_a_user_may_say_whose_network_it_is(run):
-    said = {"paperbirds/resnet": "mine/resnet"}
-    comparison = compared(run, entry(0.3, model="mine/resnet"), said=said)
-    assert comparison.same_as == said
-    assert "the model is" not in comparison.lines[0].reason
+def test_a_user_may_say_whose_network_it_is(tmp_path):
+    """Images in memory may be the paper's; who says so stands beside the verdict, and stays."""
+    size = hp.load_model("paperbirds/resnet").size
+    images = torch.rand(12, 3, size, size, generator=torch.Generator().manual_seed(0))
+    data = hp.TensorData(images, list(range(8)) + [0] * 4)
+    model = hp.load_model("paperbirds/resnet")
+    model.name = "mine/resnet"
+    result = hp.evaluate(model, data, ["gradcam"], ["sds"], out=tmp_path / "run")
+    wanted = entry(0.3, model="torchvision:resnet50")
+    top = replace(entry(1.0, model="torchvision:resnet50", quantity="accuracy"), method="")
+    (before,) = compared(result, wanted, top).lines
+    assert (before.verdict, before.said_by) == ("not comparable", "")
+
+    found = hp.compare_published(result, "hesse2024/table6", same_as="hesse2024:resnet50")
+    shown = found.to_frame().set_index("row")
+    assert set(shown.loc[["Grad-CAM"], "said_by"]) == {"same_as"}
+    again = hp.Result.load(tmp_path / "run")  # it is on record
+    score, accuracy = compared(again, wanted, top).lines
+    assert not score.reason
+    assert score.shown_verdict == f"{score.verdict} (by same_as)"
+    assert accuracy.said_by == "same_as"
+    (line,) = hp.compare_published(again, "hesse2024/table6").same_as
+    assert (line.model, line.network) == ("mine/resnet", "torchvision:resnet50")
+
+    other = line.model_copy(update={"fingerprint": "of other weights"})
+    again.store.write_same_as(SameAs(networks=[other]))
+    assert compared(again, wanted).lines[0].verdict == "not comparable"
+    record_same_as(again, ["mine/resnet="], "--as")  # taken back
+    assert not again.store.same_as().networks
+
+
+def test_a_wrong_name_of_a_network_is_refused_with_the_nearest(run):
+    assert network_of("hesse2024:resnet50") == network_of("torchvision:resnet50")
+    assert network_of("hesse2024:funnybirds_resnet50") == "file:funnybirds_resnet50.py:build"
+    assert network_of("li2024:vgg16") == "torchvision:vgg16"
+    with pytest.raises(HeatproofError, match="did you mean hesse2024:resnet50"):
+        network_of("hesse2024:resnet5O")
+    with pytest.raises(HeatproofError, match="did you mean picard2024:resnetv2_50"):
+        network_of("picard2024:resnet50")
+    with pytest.raises(HeatproofError, match='unknown model "other"'):
+        record_same_as(run, ["other=hesse2024:resnet50"], "--as")
+    assert not run.store.same_as().networks
 
 
 def test_other_models_and_settings_are_not_comparable(run):
@@ -170,7 +213,7 @@ def test_other_models_and_settings_are_not_comparable(run):
 def test_the_rank_correlation_is_that_of_the_means(run):
     entries = [entry(i / 10, method) for i, method in enumerate(METHODS[:-1])]
     comparison = compared(run, *entries)
-    ((correlation, methods),) = comparison.correlations.values()
+    ((_, _, _, correlation, methods),) = comparison.correlations
     found = [line.found.value for line in comparison.lines]
     expected = scipy.stats.spearmanr(found, np.arange(6)).statistic
     assert (correlation.value, methods) == (pytest.approx(expected), 6)
@@ -275,12 +318,49 @@ def test_a_number_without_an_interval_is_undecided(run):
         return Estimate(mean, np.nan, np.nan)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(published.QUANTITIES, "distance", distance)
+        patch.setitem(published.QUANTITIES, "length", distance)
         same, other = compared(
-            run, entry(round(mean, 3), quantity="distance"), entry(mean + 1, quantity="distance")
+            run, entry(round(mean, 3), quantity="length"), entry(mean + 1, quantity="length")
         ).lines
     assert {same.verdict, other.verdict} == {"undecided"}
     assert other.difference.value == pytest.approx(-1)
+
+
+def test_coordinates_of_baselines_are_compared_by_rank(tmp_path):
+    """Their means are those of the curves; print has other images in its bank, so no verdict."""
+    baselines = ["zero", "uniform", "normal", "mean"]
+    spec = {
+        "models": ["paperbirds/resnet"],
+        "data": {"name": "paperbirds", "split": "test", "limit": 6},
+        "reference": {"name": "paperbirds", "split": "train", "limit": 24},
+        "methods": ["gradcam"],
+        "protocols": [{"name": "deletion", "baseline": baselines, "steps": 5, "ood": True}],
+    }
+    result = hp.run(spec, tmp_path / "run")
+    table = published_table("picard2024/tradeoff")
+    assert len(table.entries) == 24
+    found = compare_published(result, table)
+    kept = result.kept("paperbirds/resnet")
+    curves = {"distance": ("ood-raw", 1), "half of the mean sigmoid": ("mean-sigmoid", 0.5)}
+    for quantity, (curve, scale) in curves.items():
+        lines = {
+            line.entry.row.split(",")[0]: line
+            for line in found.lines
+            if line.entry.quantity == quantity
+        }
+        assert set(lines) == set(baselines)
+        for facts in result.plan.protocols:
+            values = kept.curves(facts, "gradcam", curve)
+            mean = scale * values.double().mean().item()
+            assert lines[facts.baseline].found.value == pytest.approx(mean)
+            assert lines[facts.baseline].verdict == "not comparable"
+            assert "compared by their ranks" in lines[facts.baseline].reason
+        (correlation,) = [c for c in found.correlations if c.of == quantity]
+        pair = [[line.found.value, line.entry.value] for line in lines.values()]
+        expected = scipy.stats.spearmanr(pair).statistic
+        assert correlation.estimate.value == pytest.approx(expected)
+        assert (correlation.over, correlation.number) == ("baseline", 4)
+    assert found.missing == {"it has deletion with other baselines": 16}
 
 
 BASELINES = ["zero", "uniform", "blur", "black"]
@@ -313,7 +393,11 @@ def test_agreement_over_baselines_is_the_mean_correlation_of_the_rankings(stabil
         assert "the model is paperbirds/resnet, not timm:resnetv2_50" in line.reason
         assert "there are 4 baselines, not the 11 of the paper" in line.reason
         assert "the methods are not those of the paper" in line.reason
-    reasons = {"it has no srg": 2, "it has no model like timm:vit_base_patch16_224": 2}
+    vit = "timm:vit_base_patch16_224", "picard2024:vit_base_patch16_224"
+    reasons = {
+        "it has no srg": 2,
+        f"it has no model like {vit[0]} (--as MODEL={vit[1]} says if it has)": 2,
+    }
     assert comparison.missing == reasons
     shown = [c.table.name for c in all_comparisons(stability)]
     assert "picard2024/stability" in shown

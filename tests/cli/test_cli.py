@@ -10,6 +10,7 @@ from functools import partial
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner
 from forked import Forked
@@ -329,6 +330,36 @@ def test_a_run_is_set_beside_published_numbers(tmp_path):
     assert "15 of the 19 published numbers are not in the run" in text
     assert "not comparable: the model is paperbirds/resnet" in text
     assert "named like published:" in call("compare", tmp_path / "run", "mine", code=2)
+
+
+def test_what_is_said_of_a_network_is_recorded_and_shown(tmp_path):
+    """On every surface, with who says so, and not for another network of the same kind."""
+    model = hp.load_model("paperbirds/resnet")
+    model.name = "mine"
+    images = torch.rand(8, 3, model.size, model.size, generator=torch.Generator().manual_seed(0))
+    hp.evaluate(model, hp.TensorData(images), ["gradcam"], ["sds"], out=tmp_path / "run")
+    compared = ("compare", tmp_path / "run", "published:hesse2024/table6")
+    assert "--as MODEL=hesse2024:resnet50 says if it has" in call(*compared, code=2)
+    wrong = call(*compared, "--as", "hesse2024:resnet51", code=2)
+    assert "did you mean hesse2024:resnet50" in wrong
+    assert not (tmp_path / "run" / "same_as.json").exists()
+
+    assert "differs (by" in call(*compared, "--as", "mine=hesse2024:resnet50")
+    text = call(*compared, "--json", tmp_path / "found.json")  # it is on record
+    assert "mine is torchvision:resnet50 of the paper: said by --as, and not checked" in text
+    (found,) = json.loads((tmp_path / "found.json").read_text())["published"]
+    (said,) = found["same_as"]
+    assert (said["network"], said["by"]) == ("torchvision:resnet50", "--as")
+    lines = {line["row"]: line for line in found["lines"]}
+    assert {line["said_by"] for line in lines.values()} == {"--as"}
+    call("check", tmp_path / "run")
+    page = (hp.Result.load(tmp_path / "run").report().parent / "papers.html").read_text()
+    assert "(by --as)" in page
+    assert "said by --as, and not checked" in page
+    merged = hp.merge([tmp_path / "run"], out=tmp_path / "merged")
+    assert merged.same_as["mine"].network == "torchvision:resnet50"
+    (tmp_path / "run" / "same_as.json").write_text("{}")
+    assert "same_as.json" in call("check", tmp_path / "run", code=3)
 
 
 def test_a_directory_that_is_not_a_run_is_refused(tmp_path):

@@ -8,27 +8,28 @@ of a mean over as many images as the paper had. Absence of evidence is no reprod
 
 The two are *not comparable* where protocol, method, network or data are not the paper's, as far as
 a run can tell: a network must have been opened under the paper's name with trained weights, or its
-user says that it is the paper's (``same_as``), and the data must not be another data set. They are
-then shown side by side, with the rank correlation over the methods, and no verdict. A method with
-other settings than the paper's is not shown.
+user says that it is the paper's (``Run.same_as``), and the data must not be another data set. They
+are then shown side by side, with the rank correlation over the methods, and no verdict. A method
+with other settings than the paper's is not shown.
 
 A statistic over methods, such as the agreement of rankings under several baselines or a distance of
-curves, is compared on any network of the same kind; an accuracy only on the network itself.
+curves, is compared on any network of the same kind; an accuracy only on the network itself. The
+coordinates of baselines (Picard et al., Fig. 4) are compared by their ranks alone, since the paper
+measured distances to the evaluated images themselves and left out the last step.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from heatproof.analysis import paired_differences, wording
 from heatproof.analysis.accuracy import proportion, readings
@@ -40,74 +41,47 @@ from heatproof.analysis.intervals import (
     bootstrap_weights,
 )
 from heatproof.analysis.metric_curves import metric_curves
+from heatproof.analysis.published_tables import (
+    Entry,
+    PublishedTable,
+    network_name,
+    published_tables,
+)
 from heatproof.analysis.ranks import (
     CONTROL,
     Key,
     Standings,
     agreement,
+    average_ranks,
     rank_correlation,
 )
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import HeatproofError
 from heatproof.methods import Expression, parse_methods
 from heatproof.plan.spec import load_spec, parse_protocols
-from heatproof.plan.studies import PUBLISHED, STUDIES
 from heatproof.protocols import Protocol
-from heatproof.runs.format import LOGITS, ProtocolFacts, TaskFacts, TensorKey
+from heatproof.runs.format import LOGITS, ProtocolFacts, SaidNetwork, TaskFacts, TensorKey
+from heatproof.runs.run import Kept
 from heatproof.tensor.filters import scaled_odd
 
-PREFIX = "published:"
 NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan)
 MARGIN = 0.05  # of the range of a score, or of the published value if there is no range
 EMBEDDED = ("paperbirds", "cifar10", "cifar100", "funnybirds")  # data sets that are known by name
 CORRELATION = "correlation with "
 AGREEMENT = "agreement over baselines"
 LEAST_DISTANCE = "least distance"
+COORDINATES = {  # of a baseline, and the curves that they are the means of
+    "distance": "ood-raw",
+    "half of the mean sigmoid": "mean-sigmoid",
+}
+OTHER_COORDINATES = (
+    "coordinates of baselines are compared by their ranks: the paper has distances to the "
+    "evaluated images themselves, and means without the last step"
+)
 OVER_METHODS = (AGREEMENT, LEAST_DISTANCE)  # statistics that a network of the same kind has too
 FEWEST_FOR_RANKS = 4  # methods, and baselines
 KERNEL = re.compile(r"smooth\((\d+), of=(\d+)\)")  # of maps of another size
 FAMILIES = re.compile("bcos|bagnet|resnext|resnet|vgg|vit|googlenet")  # in names of models
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A published number."""
-
-    row: str
-    quantity: str
-    model: str
-    protocol: str
-    method: str
-    value: float
-    digits: int
-    paper: str = ""
-    spread: float = math.nan  # printed beside the value as ±
-
-    @property
-    def rounding(self) -> float:
-        """Half of the last printed digit."""
-        return 0.5 * 10**-self.digits
-
-
-@dataclass(frozen=True)
-class PublishedTable:
-    """A table of a paper.
-
-    Attributes:
-        name: Such as ``hesse2024/table6``.
-        title: What it shows.
-        data: What it was measured on.
-        study: The study that has its numbers.
-        images: How many images or maps a number is a mean over.
-        entries: Its numbers.
-    """
-
-    name: str
-    title: str
-    data: str
-    study: str
-    images: int
-    entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True)
@@ -125,6 +99,8 @@ class Line:
             comparable numbers of the table together.
         verdict: ``reproduced``, ``differs``, ``undecided`` or ``not comparable``.
         needed: How many images would decide it, if it is undecided; infinity if that is not known.
+        said_by: How the run's user has said that the model is the paper's network; empty if that is
+            not how it is known.
     """
 
     entry: Entry
@@ -136,6 +112,7 @@ class Line:
     difference: Estimate = NO_ESTIMATE
     verdict: str = wording.NOT_COMPARABLE
     needed: float = math.inf
+    said_by: str = ""
 
     @property
     def margin(self) -> float:
@@ -143,6 +120,11 @@ class Line:
         if self.range is None:
             return MARGIN * abs(self.entry.value)
         return MARGIN * (self.range[1] - self.range[0])
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict, and by whom the network is known to be the paper's."""
+        return wording.said_by(self.verdict, self.said_by)
 
     def judged(self, numbers: int, images: int) -> Line:
         """Decide whether the number is reproduced.
@@ -182,6 +164,24 @@ def _joint_quantile(numbers: int) -> float:
     return float(ndtri(1 - LEVEL / (2 * max(1, numbers))) / ndtri(1 - LEVEL / 2))
 
 
+class Correlation(NamedTuple):
+    """The rank correlation of a run with print.
+
+    Attributes:
+        model: The model of the run.
+        of: The protocol, or the quantity whose ranks are compared.
+        over: What is ranked: ``method`` or ``baseline``.
+        estimate: Spearman's correlation; it has an interval over methods.
+        number: How many are ranked.
+    """
+
+    model: str
+    of: str
+    over: str
+    estimate: Estimate
+    number: int
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A run beside a published table.
@@ -189,67 +189,58 @@ class Comparison:
     Attributes:
         table: The published table.
         lines: The numbers that the run has too.
-        correlations: By model and protocol, the rank correlation of the run's methods with the
-            published ones, and the number of methods.
+        correlations: The rank correlations of the run's methods, or baselines, with the published
+            ones.
         missing: Why the run lacks the other numbers, and how many for each reason.
-        same_as: Models that the user says are the paper's, and the paper's names of these.
+        same_as: What the user says of the models that are compared.
     """
 
     table: PublishedTable
     lines: list[Line]
-    correlations: dict[tuple[str, str], tuple[Estimate, int]]
+    correlations: list[Correlation]
     missing: dict[str, int]
-    same_as: dict[str, str] = field(default_factory=dict)
+    same_as: list[SaidNetwork] = field(default_factory=list)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line per number: the published one, the run's, and the verdict."""
+        return pd.DataFrame(
+            [
+                {
+                    "row": line.entry.row,
+                    "quantity": line.entry.quantity,
+                    "model": line.model,
+                    "protocol": line.entry.protocol,
+                    "method": line.entry.method,
+                    "published": line.entry.value,
+                    "run": line.found.value,
+                    "low": line.found.low,
+                    "high": line.found.high,
+                    "difference": line.difference.value,
+                    "difference_low": line.difference.low,
+                    "difference_high": line.difference.high,
+                    "margin": line.margin,
+                    "n": line.images,
+                    "verdict": line.verdict,
+                    "said_by": line.said_by,
+                    "reason": line.reason,
+                    "needed": line.needed if math.isfinite(line.needed) else math.nan,
+                }
+                for line in self.lines
+            ]
+        )
 
 
-@cache
-def published_tables() -> dict[str, PublishedTable]:
-    """Return the tables whose numbers ship with the package, by name."""
-    facts = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
-    entries: dict[str, list[Entry]] = {name: [] for name in facts}
-    for path in sorted(STUDIES.glob("*/published.csv")):
-        with path.open(encoding="utf-8", newline="") as file:
-            for line in csv.DictReader(file):
-                entry = Entry(
-                    row=line["row"],
-                    quantity=line["quantity"],
-                    model=line["model"],
-                    protocol=line["protocol"],
-                    method=line["method"],
-                    value=float(line["value"]),
-                    digits=int(line["digits"]),
-                    paper=path.parent.name,
-                    spread=float(line.get("spread") or math.nan),
-                )
-                entries[f"{path.parent.name}/{line['table']}"].append(entry)
-    return {
-        name: PublishedTable(name, **facts[name], entries=tuple(entries[name])) for name in facts
-    }
-
-
-def published_table(name: str) -> PublishedTable:
-    """Return a published table by name, with or without ``published:``; raises HeatproofError."""
-    name = name.removeprefix(PREFIX)
-    tables = published_tables()
-    if name not in tables:
-        raise unknown("published table", name, tables)
-    return tables[name]
-
-
-def compare_published(
-    run: RunStatistics, table: PublishedTable, same_as: Mapping[str, str] | None = None
-) -> Comparison:
+def compare_published(run: RunStatistics, table: PublishedTable) -> Comparison:
     """Set a run beside a published table.
 
     Args:
         run: The run.
         table: The published table.
-        same_as: Models of the run that are networks of the paper, and the paper's names of these.
 
     Raises:
         HeatproofError: If the run has none of its numbers.
     """
-    found = _RunBesidePrint(run, same_as).compare(table)
+    found = _RunBesidePrint(run).compare(table)
     if not found.lines:
         raise HeatproofError(
             f"{run.store.name} has no number of {table.name}: {'; '.join(found.missing)}; "
@@ -292,9 +283,10 @@ class _Missing(Exception):
 class _RunBesidePrint:
     """The numbers of a run that papers have printed as well."""
 
-    def __init__(self, run: RunStatistics, same_as: Mapping[str, str] | None = None):
+    def __init__(self, run: RunStatistics):
         self.run = run
-        self.same_as = dict(same_as or {})
+        self.same_as = run.same_as
+        self._kept: dict[str, Kept] = {}
         self.store = run.store
         self.plan = run.plan
         self.rows = run.rows
@@ -311,7 +303,9 @@ class _RunBesidePrint:
                 missing[str(reason)] += 1
         comparable = sum(not line.reason for line in lines)
         judged = [line.judged(comparable, table.images) for line in lines]
-        return Comparison(table, judged, self._correlations(judged), dict(missing), self.same_as)
+        compared = dict.fromkeys(line.model for line in judged)
+        said = [self.same_as[model] for model in compared if model in self.same_as]
+        return Comparison(table, judged, self._correlations(judged), dict(missing), said)
 
     @cached_property
     def standings(self) -> dict[str, Standings]:
@@ -328,11 +322,16 @@ class _RunBesidePrint:
         candidates = [p for p in self.plan.protocols if p.id == wanted.id]
         if not candidates:
             raise _Missing(f"it has no {wanted.id}")
+        if entry.quantity in COORDINATES:
+            candidates = [p for p in candidates if p.baseline == wanted.baseline_name]
+        if not candidates:
+            raise _Missing(f"it has {wanted.id} with other baselines")
         model = self._model(entry.model)
         if model is None:
-            raise _Missing(f"it has no model like {entry.model}")
+            name = network_name(entry.paper, entry.model)
+            raise _Missing(f"it has no model like {entry.model} (--as MODEL={name} says if it has)")
         of_the_model = not entry.method and entry.quantity not in OVER_METHODS
-        if of_the_model and model != entry.model:
+        if of_the_model and self._network(model) != entry.model:
             raise _Missing("an accuracy is compared on the paper's own networks alone")
         exact = [p for p in candidates if p.canonical == wanted.canonical]
         protocol = (exact or [_closest(candidates, wanted)])[0]
@@ -343,9 +342,11 @@ class _RunBesidePrint:
         found = next(quantities)(self, model, protocol, method, entry)
         if found is None:
             raise _Missing(_needs(entry))
-        reasons = self._other_network(model, entry.model)
+        reasons = self._other_network(model, entry)
         if not exact:
             reasons.append(_other_protocol(protocol.canonical, wanted.canonical))
+        if entry.quantity in COORDINATES:
+            reasons.append(OTHER_COORDINATES)
         if entry.quantity == AGREEMENT:
             reasons += self._other_settings(protocol, entry.paper)
         if entry.quantity == LEAST_DISTANCE:
@@ -353,7 +354,13 @@ class _RunBesidePrint:
         of_score = entry.quantity.startswith("score")
         limits = protocol.range if of_score else (0.0, 1.0)
         images = self._images(model, protocol.key, method)
-        return Line(entry, model, found, images, limits, "; ".join(reasons))
+        said = self.same_as.get(model)
+        by = said.by if said and not reasons else ""
+        return Line(entry, model, found, images, limits, "; ".join(reasons), said_by=by)
+
+    def _network(self, model: str) -> str:
+        """Return what network a model is, as its user says or by its name."""
+        return self.same_as[model].network if model in self.same_as else model
 
     def _images(self, model: str, key: Key, method: str) -> int:
         """Return how many scores a mean is over."""
@@ -364,14 +371,16 @@ class _RunBesidePrint:
         counts = summary.loc[same, "n"]
         return int(counts.iloc[0]) if len(counts) else self.run.counts.independent
 
-    def _other_network(self, model: str, wanted: str) -> list[str]:
+    def _other_network(self, model: str, entry: Entry) -> list[str]:
         """Return why a model and its data may not be those of the paper."""
+        wanted = entry.model
         reasons = []
-        if self.same_as.get(model, model) != wanted:
+        if self._network(model) != wanted:
             reasons.append(f"the model is {model}, not {wanted}")
         elif model not in self.same_as and not self._is_loaded(model):
             reasons.append(
-                f"whether {model} has the paper's weights is not known; --as {wanted} says so"
+                f"whether {model} has the paper's weights is not known; "
+                f"--as {network_name(entry.paper, wanted)} says so"
             )
         data = str(self.run.provenance.spec.get("data", {}).get("name") or "")
         name = data.rpartition(":")[2] if data.startswith("watermark") else data.partition(":")[0]
@@ -418,7 +427,7 @@ class _RunBesidePrint:
 
     def _model(self, name: str) -> str | None:
         """Return the model of the run with a name, or else one of the same family."""
-        said = [m for m, paper in self.same_as.items() if paper == name and m in self.models]
+        said = [m for m, s in self.same_as.items() if s.network == name and m in self.models]
         if said or name in self.models:
             return said[0] if said else name
         family = _family(name)
@@ -444,6 +453,12 @@ class _RunBesidePrint:
         facts = self.run.provenance.models
         return max(f.height_and_width[0] for f in facts if f.model == model)
 
+    def kept(self, model: str) -> Kept:
+        """Return the stored tensors of a model."""
+        if model not in self._kept:
+            self._kept[model] = self.run.kept(model)
+        return self._kept[model]
+
     def score(self, model: str, key: Key, method: str) -> Estimate | None:
         """Return the mean score of a method."""
         standing = self.standings.get(model)
@@ -462,16 +477,28 @@ class _RunBesidePrint:
             t for t in self.plan.tasks if t.model == model and protocol.canonical in t.protocols
         ]
 
-    def _correlations(self, lines: Sequence[Line]) -> dict[tuple[str, str], tuple[Estimate, int]]:
-        """Return the rank correlation with the published scores, by model and protocol."""
-        groups: dict[tuple[str, str], list[Line]] = {}
+    def _correlations(self, lines: Sequence[Line]) -> list[Correlation]:
+        """Return the rank correlations with print, over methods or over baselines."""
+        groups: dict[tuple[str, str, str], list[Line]] = {}
         for line in lines:
-            if line.entry.method and not line.entry.quantity.startswith(CORRELATION):
-                groups.setdefault((line.model, line.entry.protocol), []).append(line)
-        found = {}
-        for (model, protocol), members in groups.items():
-            if len(members) >= FEWEST_FOR_RANKS:
-                found[model, protocol] = self._correlation(model, protocol, members), len(members)
+            if line.entry.quantity in COORDINATES:
+                key = line.model, line.entry.quantity, "baseline"
+            elif line.entry.method and not line.entry.quantity.startswith(CORRELATION):
+                key = line.model, line.entry.protocol, "method"
+            else:
+                continue
+            groups.setdefault(key, []).append(line)
+        found = []
+        for (model, of, over), members in groups.items():
+            if len(members) < FEWEST_FOR_RANKS:
+                continue
+            if over == "method":
+                estimate = self._correlation(model, of, members)
+            else:
+                pairs = np.array([(line.found.value, line.entry.value) for line in members])
+                value = _weighted_correlation(average_ranks(pairs.T).T, np.ones(len(pairs)))
+                estimate = Estimate(value, math.nan, math.nan)
+            found.append(Correlation(model, of, over, estimate, len(members)))
         return found
 
     def _correlation(self, model: str, protocol: str, lines: Sequence[Line]) -> Estimate:
@@ -498,6 +525,8 @@ def _needs(entry: Entry) -> str:
         return f"it needs {FEWEST_FOR_RANKS} methods with scores under {FEWEST_FOR_RANKS} baselines"
     if entry.quantity == LEAST_DISTANCE:
         return "it needs maps as they are, with attribution removed and introduced"
+    if entry.quantity in COORDINATES:
+        return f"it needs ood=true and the curves of {entry.method}"
     if entry.quantity.startswith(CORRELATION):
         other = entry.quantity.removeprefix(CORRELATION)
         return f"it needs {other} and {FEWEST_FOR_RANKS} maps of each method"
@@ -644,6 +673,17 @@ def _least_distance(
     return Estimate(float(np.mean([least(trio, curves) for trio in compared])), np.nan, np.nan)
 
 
+def _coordinate(
+    run: _RunBesidePrint, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+) -> Estimate | None:
+    """Return the mean over steps and samples of a distance, or of the information left."""
+    curves = run.kept(model).curves(protocol, method, COORDINATES[entry.quantity])
+    if curves is None:
+        return None
+    scale = 0.5 if entry.quantity.startswith("half") else 1.0
+    return Estimate.mean(scale * curves.double().mean(1).numpy())
+
+
 Quantity = Callable[[_RunBesidePrint, str, ProtocolFacts, str, Entry], Estimate | None]
 QUANTITIES: dict[str, Quantity] = {  # by how the name of a quantity begins
     "score": _score,
@@ -653,4 +693,5 @@ QUANTITIES: dict[str, Quantity] = {  # by how the name of a quantity begins
     "accuracy": _accuracy,
     "worst-patch accuracy": _worst_patch_accuracy,
     LEAST_DISTANCE: _least_distance,
+    **dict.fromkeys(COORDINATES, _coordinate),
 }

@@ -511,6 +511,16 @@ PUBLISHED_EXPLAINED = (
 )
 
 
+def said_by(verdict: str, by: str) -> str:
+    """Write a verdict beside a publication, and who says that the network is the paper's."""
+    return f"{verdict} (by {by})" if by else verdict
+
+
+def said_network(model: str, network: str, by: str) -> str:
+    """Say what network of a paper a model is, and that this was said and not checked."""
+    return f"{model} is {network} of the paper: said by {by}, and not checked"
+
+
 def published_counts(verdicts: Sequence[str]) -> str:
     """Say how often each verdict beside a publication occurs."""
     words = {REPRODUCED: "reproduced", DIFFERS: "different", UNDECIDED: "undecided"}

@@ -33,9 +33,10 @@ from heatproof.errors import HeatproofError
 @click.option(
     "--as",
     "same_as",
-    metavar="[MODEL=]NAME",
+    metavar="[MODEL=]PAPER:NETWORK",
     multiple=True,
-    help="Say that a model of the run is a network of the paper, such as torchvision:resnet50.",
+    help="Say that a model of the run is a network of a paper, such as hesse2024:resnet50; the run "
+    "records it. MODEL= takes it back.",
 )
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write as JSON."
@@ -59,26 +60,31 @@ def compare_(
     versions and weights.
 
     Beside a publication, there is a verdict where protocol, method, network and
-    data are the paper's: --as says so of a network that has another name here.
+    data are the paper's: --as says so of a network that has another name here,
+    which stands beside every verdict that rests on it.
 
     Examples:
       heatproof compare runs/before runs/after --html compare.html
       heatproof compare runs/main runs/branch --fail-if-worse gradcam:0.02
       heatproof compare runs/main runs/branch --fail-if-worse all:0.05
       heatproof compare runs/main runs/branch --fail-if-worse all:0 --undecided fail
-      heatproof compare runs/mine published:hesse2024/table6 --as torchvision:resnet50
+      heatproof compare runs/mine published:hesse2024/table6 --as hesse2024:resnet50
       heatproof compare runs/li2024/distinctness published:li2024/table1
     """
-    from heatproof.analysis.published import PREFIX, compare_published, published_table
-    from heatproof.analysis.run_statistics import RunStatistics
-    from heatproof.cli.comparison_output import compare_runs, parse_same_as
+    from heatproof.analysis.published_tables import PREFIX, published_table
+    from heatproof.cli.comparison_output import compare_runs
     from heatproof.cli.results import print_comparison
+    from heatproof.results import Result
+    from heatproof.results.published import compare_published, published_json, record_same_as
     from heatproof.runs.addresses import is_address, to_read
-    from heatproof.runs.store import Store
 
     published = [other for other in others if other.startswith(PREFIX)]
-    if published and (limits or json_file or html_file):
-        raise HeatproofError("--fail-if-worse, --json and --html are for runs")
+    if published and (limits or html_file):
+        raise HeatproofError("--fail-if-worse and --html are for runs")
+    if json_file and 0 < len(published) < len(others):
+        raise HeatproofError("--json takes runs or published tables, not both")
+    if same_as and not published:
+        raise HeatproofError(f"--as is for a published table, such as {PREFIX}hesse2024/table6")
     others = tuple(str(to_read(o)) if is_address(o) else o for o in others)
     missing = [o for o in others if o not in published and not Path(o).is_dir()]
     if missing:
@@ -86,10 +92,15 @@ def compare_(
             f'"{missing[0]}" is neither a run directory nor a published table, which is named like '
             f"{PREFIX}hesse2024/table6"
         )
-    for name in published:
-        opened = RunStatistics(Store(run))
-        said = parse_same_as(same_as, opened.models)
-        print_comparison(compare_published(opened, published_table(name), said), opened)
+    if published:
+        tables = [published_table(name).name for name in published]
+        result = Result.load(run)
+        record_same_as(result, same_as, "--as")
+        found = [compare_published(result, name) for name in tables]
+        if json_file is not None:
+            published_json(found, json_file)
+        for comparison in found:
+            print_comparison(comparison, result)
     runs = [Path(other) for other in others if other not in published]
     if runs:
         is_worse, is_undecided = compare_runs(run, runs, limits, json_file, html_file)

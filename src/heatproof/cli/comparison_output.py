@@ -8,7 +8,7 @@ from pathlib import Path
 
 from heatproof.cli.results import print_gate, print_run_comparison
 from heatproof.cli.terminal import print_plain
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import HeatproofError
 from heatproof.results.compare import compare
 from heatproof.results.comparison_page import ComparedRun, comparison_page
 from heatproof.results.leaderboard import run_names
@@ -74,19 +74,3 @@ def parse_limit(text: str) -> tuple[str, float]:
             "gradcam:0.02 or all:0.05"
         )
     return method, tolerance
-
-
-def parse_same_as(texts: Sequence[str], models: Sequence[str]) -> dict[str, str]:
-    """Read which models are networks of a paper: ``MODEL=NAME``, or a name for the only one."""
-    said = {}
-    for text in texts:
-        model, _, name = text.rpartition("=")
-        if not model and len(models) > 1:
-            raise HeatproofError(
-                f"--as {text}: the run has several models; say which one: --as {models[0]}={text}"
-            )
-        model = model or models[0]
-        if model not in models:
-            raise unknown("model", model, models)
-        said[model] = name
-    return said

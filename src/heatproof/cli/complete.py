@@ -77,7 +77,7 @@ def complete_run(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Offer directories, and what papers have published."""
-    from heatproof.analysis.published import PREFIX, published_tables
+    from heatproof.analysis.published_tables import PREFIX, published_tables
 
     folders = [f"{path}/" for path in map(Path, glob(escape(incomplete) + "*/"))]
     names = [f"{PREFIX}{name}" for name in published_tables()]

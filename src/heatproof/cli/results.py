@@ -345,15 +345,15 @@ def print_comparison(comparison: Comparison, run: RunStatistics) -> None:
             f"{line.found.value:.{digits}f}",
             NONE if pd.isna(line.found.low) else interval,
             wording.estimate(line.difference, digits),
-            line.verdict + wording.would_decide(line.verdict, line.needed),
+            line.shown_verdict + wording.would_decide(line.verdict, line.needed),
         )
     console.print(shown)
-    for model, paper in comparison.same_as.items():
-        print_plain(f"as said by --as, {model} is {paper} of the paper")
-    for (model, protocol), (correlation, methods) in comparison.correlations.items():
+    for said in comparison.same_as:
+        print_plain(wording.said_network(said.model, said.network, said.by))
+    for found in comparison.correlations:
         print_plain(
-            f"rank correlation over {counted(methods, 'method')}, {model}, {protocol}: "
-            f"{wording.estimate(correlation)}"
+            f"rank correlation over {counted(found.number, found.over)}, {found.model}, "
+            f"{found.of}: {wording.estimate(found.estimate)}"
         )
     for reason in dict.fromkeys(line.reason for line in comparison.lines if line.reason):
         print_plain(f"not comparable: {reason}")

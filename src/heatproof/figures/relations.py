@@ -119,7 +119,7 @@ def published_charts(run: RunStatistics) -> list[Chart]:
         for line in comparison.lines:
             published = Spot(line.entry.value, math.nan, math.nan, "")
             rows = groups.setdefault((line.model, line.entry.quantity), [])
-            values = (published, Spot(*line.found, line.verdict), line.verdict)
+            values = (published, Spot(*line.found, line.shown_verdict), line.shown_verdict)
             rows.append(Row(line.entry.row, "other", values))
         for (model, quantity), rows in groups.items():
             spots = [spot for row in rows for spot in row.values[:2] if isinstance(spot, Spot)]

@@ -15,6 +15,7 @@ from heatproof.analysis import wording
 from heatproof.analysis.families import LEVEL
 from heatproof.analysis.intervals import GROUP
 from heatproof.analysis.paired_differences import run_differences
+from heatproof.analysis.published_tables import PREFIX
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.results.result import JSON_SCHEMA, Result
 from heatproof.results.tables import WIDTH, html_table, records, write_json
@@ -173,6 +174,8 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
     Raises:
         HeatproofError: If they have no model, protocol and method in common.
     """
+    if isinstance(b, str) and b.startswith(PREFIX):
+        raise HeatproofError(f'published numbers are for hp.compare_published(result, "{b}")')
     first, second = (_result(result) for result in (a, b))
     keys = [*GROUP, "method"]
     changes = _changes(first.store, second.store)

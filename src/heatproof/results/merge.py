@@ -40,6 +40,7 @@ from heatproof.runs.format import (
     ProtocolFacts,
     Provenance,
     RunPaths,
+    SameAs,
     SampleNotes,
     TaskFacts,
     TensorKey,
@@ -95,6 +96,9 @@ def merge(results: Sequence[Result | str | Path], out: str | Path | None = None)
         plan = PlanFile(tasks=tasks, methods=methods, protocols=protocols, views=views)
         store.write_plan(plan, _provenance(parts))
         store.write_latencies(_latencies(parts))
+        said = {s.model: s for part in reversed(parts) for s in part.store.same_as().networks}
+        if said:
+            store.write_same_as(SameAs(networks=list(said.values())))
         return Result(store, temporary=out is None)
     except BaseException:
         if out is None:

@@ -10,6 +10,7 @@
 ``tensors/<task>.<hash>.safetensors``     tensors by ``TensorKey``, with ``SampleNotes``
 ``timings/<task>.<hash>.json``            seconds and passes (``Timings``)
 ``latencies.json``                        time of each method alone (``Latencies``)
+``same_as.json``                          which models are a paper's (``SameAs``)
 ``prepared/<key>.<hash>.safetensors``     tensors computed once per run (``PreparedKey``)
 ``parts/<task>/<n>.<hash>.safetensors``   what an unfinished task has computed (``PartNotes``)
 ``damaged/``                              files that were set aside, and ``notes.txt``
@@ -97,6 +98,10 @@ class RunPaths:
     @property
     def latencies(self) -> Path:
         return self._inside("latencies.json")
+
+    @property
+    def same_as(self) -> Path:
+        return self._inside("same_as.json")
 
     @property
     def lock(self) -> Path:
@@ -442,6 +447,28 @@ class Latencies(_Content):
     """``latencies.json``: the time of each method of a run, alone."""
 
     methods: list[Latency] = []
+
+
+class SaidNetwork(_Content):
+    """A model that its user says is a network of a paper.
+
+    Attributes:
+        model: The model of the run.
+        fingerprint: Its weights; of other weights nothing is said.
+        network: The name of the network in the tables of papers.
+        by: How it was said, such as ``--as``.
+    """
+
+    model: str
+    fingerprint: str
+    network: str
+    by: str
+
+
+class SameAs(_Content):
+    """``same_as.json``: which models of a run its user says are networks of papers."""
+
+    networks: list[SaidNetwork] = []
 
 
 class PartNotes(_Content):

@@ -21,6 +21,7 @@ from heatproof.runs.format import (
     FileKind,
     Latencies,
     PlanFile,
+    SameAs,
     StoredFile,
     TaskPaths,
     hashed_name,
@@ -296,6 +297,8 @@ def _other_findings(store: Store) -> Iterable[Finding]:
     ]
     if paths.latencies.is_file():
         sealed.append((paths.latencies, lambda path: read_sealed(path, Latencies)))
+    if paths.same_as.is_file():
+        sealed.append((paths.same_as, lambda path: read_sealed(path, SameAs)))
     for path, read in sealed:
         try:
             read(path)
@@ -322,5 +325,5 @@ def _files(store: Store) -> list[Path]:
     folders = (*SUFFIXES, "tasks", "provenance", "prepared", "parts")
     inside = [p for name in folders for p in store.paths.folder(name).rglob("*") if p.is_file()]
     paths = store.paths
-    single = [paths.spec, paths.plan, paths.provenance, paths.latencies]
+    single = [paths.spec, paths.plan, paths.provenance, paths.latencies, paths.same_as]
     return inside + [path for path in single if path.is_file()]

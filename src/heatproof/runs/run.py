@@ -26,6 +26,7 @@ from heatproof.runs.format import (
     ModelFacts,
     ModelView,
     ProtocolFacts,
+    SaidNetwork,
     Setting,
     TaskFacts,
     TensorKey,
@@ -401,6 +402,13 @@ class Run:
             for method, facts in self.methods.items()
             if (model, facts.map_key) in found
         }
+
+    @property
+    def same_as(self) -> dict[str, SaidNetwork]:
+        """The models that their user says are networks of papers; only of these weights."""
+        weights = {(facts.model, facts.fingerprint) for facts in self.provenance.models}
+        said = self.store.same_as().networks
+        return {s.model: s for s in said if (s.model, s.fingerprint) in weights}
 
     def class_name(self, model: str, index: int | None) -> str:
         """Return the name of a class of a model, or its index as a text."""

@@ -47,6 +47,7 @@ from heatproof.runs.format import (
     PlanFile,
     PreparedKey,
     Provenance,
+    SameAs,
     TaskFacts,
     TaskManifest,
     TensorKey,
@@ -244,17 +245,29 @@ class Store(RunDirectory):
 
     def latencies(self) -> Latencies:
         """Return the times of methods alone; nothing if they were not timed, or are damaged."""
+        return self._optional(self.paths.latencies, Latencies)
+
+    def same_as(self) -> SameAs:
+        """Return which models are networks of papers; nothing if nobody said so, or damaged."""
+        return self._optional(self.paths.same_as, SameAs)
+
+    def _optional(self, path: Path, kind: type[Content]) -> Content:
+        """Return the content of a sealed file that a run may lack; empty if it is damaged."""
         try:
-            return read_sealed(self.paths.latencies, Latencies)
+            return read_sealed(path, kind)
         except FileNotFoundError:
-            return Latencies()
+            return kind()
         except HeatproofError as error:
-            self.damage[self.paths.latencies] = reason_of(error)
-            return Latencies()
+            self.damage[path] = reason_of(error)
+            return kind()
 
     def write_latencies(self, latencies: Latencies) -> None:
         """Store the times of methods alone."""
         self.write(self.paths.latencies, seal(to_json(latencies)))
+
+    def write_same_as(self, same_as: SameAs) -> None:
+        """Store which models are networks of papers."""
+        self.write(self.paths.same_as, seal(to_json(same_as)))
 
     def write_origin(self, origin: Origin) -> str:
         """Store what computes records, unless it is there; return its digest."""

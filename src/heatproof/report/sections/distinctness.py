@@ -9,7 +9,7 @@ import torch
 
 from heatproof.analysis import wording
 from heatproof.analysis.distinctness import Curve, Distances, Trio, distances, trios
-from heatproof.analysis.published import published_table
+from heatproof.analysis.published_tables import published_table
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures import pictures

@@ -18,6 +18,7 @@ class Content:
     comparisons: list[Comparison]
     reasons: dict[str, list[str]]  # by table, why numbers are not comparable
     counts: dict[str, str]  # by table, how often each verdict occurs, in words
+    said: dict[str, list[str]]  # by table, which models its user says are the paper's
     explained: str
 
 
@@ -34,10 +35,12 @@ def content(run: RunStatistics, site: Site) -> Content | None:
         return None
     reasons = {}
     counts = {}
+    said = {}
     for comparison in comparisons:
         name = comparison.table.name
         parts = [part for line in comparison.lines for part in line.reason.split("; ") if part]
         reasons[name] = list(dict.fromkeys(parts))
         verdicts = [line.verdict for line in comparison.lines]
         counts[name] = wording.published_counts(verdicts)
-    return Content(comparisons, reasons, counts, wording.PUBLISHED_EXPLAINED)
+        said[name] = [wording.said_network(s.model, s.network, s.by) for s in comparison.same_as]
+    return Content(comparisons, reasons, counts, said, wording.PUBLISHED_EXPLAINED)
