@@ -23,6 +23,7 @@ from heatproof.analysis.intervals import RESAMPLES
 from heatproof.analysis.run_statistics import RunStatistics, with_texts
 from heatproof.analysis.settings import summarize
 from heatproof.errors import HeatproofError, join_limited, unknown
+from heatproof.figures.paper_names import names_without_marks
 from heatproof.files import content_hash
 from heatproof.methods.notes import kind_of
 from heatproof.report import build
@@ -352,7 +353,8 @@ class Result(RunStatistics):
             **layout: ``digits`` after the point (3); ``columns``, what stands behind each mean, of
                 ``interval`` (95 %; the default), ``rank`` (with its interval), ``letters`` (methods
                 that share one do not differ) and ``n``; ``transpose=True`` for methods across;
-                ``names``, a mapping from labels of methods to what stands for them.
+                ``names``, a mapping from labels of methods to what stands for them, by default
+                the names of the paper if the run is of its group.
 
         Raises:
             HeatproofError: If there is no such layout or column.
@@ -370,7 +372,8 @@ class Result(RunStatistics):
         for name in columns:
             if name not in tables.COLUMNS:
                 raise unknown("column", name, tables.COLUMNS)
-        return tables.Layout(**{**layout, "columns": columns}, source=self.source)
+        names = names_without_marks(self.provenance.spec)
+        return tables.Layout(**{"names": names, **layout, "columns": columns}, source=self.source)
 
     @property
     def source(self) -> str:
