@@ -169,9 +169,14 @@ class Result(RunStatistics):
 
     @property
     def _unscored(self) -> list[str]:
-        """Why methods have no score under any setting, one sentence each."""
+        """Why methods have no score under any setting, one sentence each.
+
+        A control without one, such as a constant map, which ranks nothing, is no surprise.
+        """
         has_score = set(self.rows.loc[self.rows["status"] == "ok", "method"])
         lost = self.rows[~self.rows["method"].isin(has_score)]
+        expected = lost["method"].isin(self.controls(list(self.methods)))
+        lost = lost[~(expected & (lost["status"] == "undefined"))]
         first = lost[lost["message"] != ""].drop_duplicates("method")
         reasons = zip(first["method"], first["status"], first["message"], strict=True)
         sentences = [f"{method} has no score ({status}): {why}" for method, status, why in reasons]

@@ -109,6 +109,8 @@ def scale_marks(parts: Sequence[Axes | Figure], scale: float) -> None:
             for text in artist.findobj(Text):
                 assert isinstance(text, Text)
                 text.set_fontsize(float(text.get_fontsize()) * scale)
+            if not isinstance(part, Axes):  # whose lines are copies of those in the panels
+                continue
             for line in artist.findobj(Line2D):
                 assert isinstance(line, Line2D)
                 line.set_linewidth(line.get_linewidth() * scale)
