@@ -211,3 +211,18 @@ def test_pictures_where_normalized_images_are_wanted_are_noticed():
         hp.explain(model, model.normalize(pictures), 0, "ixg")
         hp.explain(model, torch.zeros(2, 3, 64, 64), 0, "ixg")
         hp.explain(hp.load_model("paperbirds/bcos"), pictures, 0, "ixg")
+
+
+def test_maps_of_another_shape_than_the_image_are_noticed():
+    model = hp.load_model("paperbirds/vgg")
+    x = model.normalize(torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)))
+
+    def flat(model, x, target):
+        return x.abs().sum(1)[:, :5]
+
+    with pytest.warns(UserWarning, match="2 of 2 maps.*5×64 for 64×64 px, so it is stretched"):
+        hp.explain(model, x, 0, flat)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hp.explain(model, x, 0, lambda model, x, target: x.abs().sum(1)[:, ::5, ::5])
+        hp.explain(model, x, 0, lambda model, x, target: x.abs().sum(1)[:, :3, :4])  # a cell

@@ -6,12 +6,16 @@ import sys
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.metric_curves import metric_curves
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError
+from heatproof.figures.matplotlib.layout import STYLES
+from heatproof.figures.palette import FAMILIES
+from heatproof.figures.paper_names import names_without_marks
 
 from .conftest import METHODS
 
@@ -138,3 +142,77 @@ def test_a_missing_matplotlib_is_named(result, monkeypatch):
     with pytest.raises(HeatproofError, match=r'pip install "heatproof\[plot\]"'):
         result.plot.ranking()
     panels.figure_class.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["ranking", "curves", "stability", "quality", "cost"])
+@pytest.mark.parametrize("style", ["column", "page", "slide"])
+def test_a_style_has_its_width_and_size_of_text_and_nothing_is_cut(result, name, style):
+    figure = getattr(result.plot, name)(style=style, model="net/first")
+    assert figure.get_size_inches()[0] == pytest.approx(STYLES[style].width)
+    sizes = {round(t.get_fontsize(), 2) for ax in figure.axes for t in ax.get_xticklabels()}
+    assert sizes == {STYLES[style].text}
+    edges = np.asarray(Image.open(io.BytesIO(figure._repr_png_())).convert("L"))
+    border = np.concatenate([edges[0], edges[-1], edges[:, 0], edges[:, -1]])
+    assert (border == 255).all()
+    own = result.plot.ranking(style=style, height=5, width=4, model="net/first", protocol="sds")
+    assert own.get_size_inches() == pytest.approx((4, 5))
+
+
+def test_panels_of_a_protocol_share_their_axis_and_say_protocol_and_n(result):
+    figure = result.plot.ranking()
+    charts = result.plot.charts("ranking")
+    limits = {}
+    for ax, chart in zip(figure.axes, charts, strict=True):
+        limits.setdefault(chart.protocol, set()).add(ax.get_xlim())
+        title = ax.get_title(loc="left").replace("\n", " ")
+        assert chart.protocol in title and f"n = {result.summary()['n'].max()}" in title
+        low, high = ax.get_xlim()
+        assert all(low <= m.low and m.high <= high for m in chart.marks)
+    assert all(len(found) == 1 for found in limits.values()) and len(limits) == 2
+    cost = result.plot.cost().axes[0].get_title(loc="left")
+    assert "n =" not in cost
+
+
+def test_legends_are_by_family(result):
+    (legend,) = result.plot.curves(model="net/first").legends
+    families = [result.plot._result.family(text.get_text()) for text in legend.get_texts()]
+    assert families == sorted(families, key=list(FAMILIES).index)
+
+
+def test_axes_of_the_user_are_filled_one_for_each_panel(result):
+    own = Figure(figsize=(6, 3))
+    axes = own.subplots(1, 2)
+    drawn = result.plot.cost(ax=axes, style="column")
+    assert drawn is own and all(ax.lines for ax in axes)
+    assert {t.get_fontsize() for t in axes[0].get_xticklabels()} == {7.0}
+    maps = result.plot.maps("photo_01", ["ixg"], model="net/first", ax=own.subplots(1, 2))
+    assert maps is own
+    with pytest.raises(HeatproofError, match="has 2 .*and there are 1"):
+        result.plot.cost(ax=axes[0])
+    with pytest.raises(HeatproofError, match="leave out width"):
+        result.plot.cost(ax=axes, width=3)
+
+
+def test_sizes_and_styles_that_cannot_be_are_refused(result):
+    with pytest.raises(HeatproofError, match="did you mean column"):
+        result.plot.ranking(style="colum")
+    with pytest.raises(HeatproofError, match="0.5 to 100"):
+        result.plot.ranking(width=0)
+
+
+def test_text_of_files_is_text(result, tmp_path):
+    figure = result.plot.cost(model="net/first")
+    before = dict(mpl.rcParams)
+    figure.savefig(tmp_path / "c.svg")
+    figure.savefig(tmp_path / "c.pdf")
+    assert "ixg</text>" in (tmp_path / "c.svg").read_text(encoding="utf-8")
+    pdf = (tmp_path / "c.pdf").read_bytes()
+    assert b"/Subtype /Type3" not in pdf and b"/FontFile2" in pdf
+    assert dict(mpl.rcParams) == before
+
+
+def test_tables_of_a_paper_s_group_have_its_names_without_marks():
+    names = names_without_marks({"methods": ["group:hesse2024"]})
+    assert names["ixg|abs"] == "I×G abs." and names["gradcam"] == "Grad-CAM"
+    assert len(set(names.values())) == len(names)
+    assert names_without_marks({"methods": ["ixg"]}) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,6 +23,13 @@ from heatproof.cli.output import echo
 @click.option("--model", help="A model; by default all.")
 @click.option("--protocol", help="A protocol; by default all.")
 @click.option("--sample", help="The sample of maps; by default the first that has any.")
+@click.option(
+    "--style",
+    type=click.Choice(["column", "page", "slide"]),
+    help="One column of a paper with two, the width of a page, or a slide.",
+)
+@click.option("--width", type=float, help="Inches; by default those of the style.")
+@click.option("--height", type=float, help="Inches; by default what the panels need.")
 def figure_(
     run: Path,
     name: str | None,
@@ -30,6 +38,9 @@ def figure_(
     model: str | None,
     protocol: str | None,
     sample: str | None,
+    style: str | None,
+    width: float | None,
+    height: float | None,
 ) -> None:
     """Draw a figure of a run for a paper: PDF, SVG or PNG, by the name of the file.
 
@@ -39,6 +50,7 @@ def figure_(
     Examples:
       heatproof figure runs/quickstart --list
       heatproof figure runs/quickstart ranking -o ranking.pdf
+      heatproof figure runs/quickstart ranking --style column -o ranking.pdf
       heatproof figure runs/quickstart curves --protocol deletion -o deletion.svg
       heatproof figure runs/quickstart maps --sample test_0003 -o maps.png
     """
@@ -48,7 +60,8 @@ def figure_(
     if list_all or name is None:
         print_figures(list_figures(run))
         return
-    options = {"model": model, "protocol": protocol, "sample": sample}
+    options: dict[str, Any] = {"model": model, "protocol": protocol, "sample": sample}
+    options |= {"style": style, "width": width, "height": height}
     chosen = {key: value for key, value in options.items() if value is not None}
     for path in write_figure(run, name, out or Path(f"{name}.pdf"), chosen):
         echo(str(path))

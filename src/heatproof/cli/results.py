@@ -63,10 +63,10 @@ def print_summary(result: Result) -> None:
             counts = run.counts_of[model, (protocol, setting, str(baseline))]
             layers = {method: run.ranked_layers.get((model, method), "") for method in run.methods}
             _print_scores(title, protocol, setting, part, str(baseline), counts, layers)
-    for sentence in result.verdicts:
-        print_plain(sentence)
     for caveat in result.caveats:
         console.print(f"! {caveat}", style="bold yellow", markup=False)
+    for sentence in result.verdicts:
+        print_plain(sentence)
 
 
 def print_failures(result: Result) -> bool:
@@ -293,14 +293,16 @@ def print_validated(spec: str, plan: Plan) -> None:
         height, width = model.height // cells, model.width // cells
         resize = Resize.parse(model.resize, min(model.height, model.width))
         resized = resize._replace(side=resize.side // cells).text
+        whole = resize.square and resize.side == min(model.height, model.width)
+        cropped = "" if whole else ", then the centre cropped"
         mean = ", ".join(f"{value:.3g}" for value in model.mean.flatten().tolist())
         std = ", ".join(f"{value:.3g}" for value in model.std.flatten().tolist())
         size = str(height) if height == width else f"{height}×{width}"
         grid = f"{cells}×{cells} images of " if cells > 1 else ""
         head = "" if model.head == "softmax" else f" ({model.head} head)"
         print_plain(
-            f"{with_short_titles(subject.title, names)}: {grid}{size} px ({resized}, then the "
-            f"centre cropped), mean {mean}, std {std}, "
+            f"{with_short_titles(subject.title, names)}: {grid}{size} px "
+            f"(images of another size: {resized}{cropped}), mean {mean}, std {std}, "
             f"{counted(model.n_classes, 'class', 'classes')}{head}"
         )
     print_not_applicable(plan)

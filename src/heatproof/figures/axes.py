@@ -38,6 +38,20 @@ class Axis:
         ticks = tuple(10.0**k for k in range(first, last + 1))
         return cls(ticks[0], ticks[-1], ticks, tuple(f"{tick:g}" for tick in ticks), log=True)
 
+    @classmethod
+    def over(cls, axes: Sequence[Axis]) -> Axis:
+        """Return an axis that covers several; the first one if they cannot be joined."""
+        first = axes[0]
+        if all(axis == first for axis in axes) or len({axis.log for axis in axes}) > 1:
+            return first
+        low, high = min(axis.low for axis in axes), max(axis.high for axis in axes)
+        if first.log:
+            return cls.powers([low, high])
+        if any(axis.labels for axis in axes):
+            return first
+        margin = MARGIN / (1 + 2 * MARGIN) * (high - low)
+        return cls.around([low + margin, high - margin])
+
     def position(self, value: float, start: float, end: float) -> float:
         """Return where a value lies on an axis drawn from ``start`` to ``end``."""
         if self.log:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
-from typing import NamedTuple
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -504,6 +504,32 @@ class MeanMapChart(Chart):
             for row in self.rows
             for bin_ in row
         ]
+
+
+def with_shared_axes(charts: Sequence[Chart]) -> list[Chart]:
+    """Return charts that have the same axis where they show the same quantity of a protocol."""
+    groups: dict[tuple[object, ...], list[Axis]] = {}
+    for chart in charts:
+        for name, key in _quantities(chart).items():
+            groups.setdefault(key, []).append(getattr(chart, name))
+    joint = {key: Axis.over(axes) for key, axes in groups.items()}
+    shared: list[Chart] = []
+    for chart in charts:
+        axes: dict[str, Any] = {name: joint[key] for name, key in _quantities(chart).items()}
+        shared.append(replace(chart, **axes))
+    return shared
+
+
+def _quantities(chart: Chart) -> dict[str, tuple[object, ...]]:
+    """Return what the axes of a chart show, by the name of the axis."""
+    titles = {}
+    if isinstance(chart, RankingChart):
+        titles = {"axis": chart.across}
+    elif isinstance(chart, CurveChart):
+        titles = {"up": chart.titles[1]}
+    elif isinstance(chart, ScatterChart):
+        titles = {"across": chart.titles[0], "up": chart.titles[1]}
+    return {name: (type(chart), name, chart.protocol, title) for name, title in titles.items()}
 
 
 def chart_labels(chart: Chart) -> list[str]:

@@ -9,6 +9,7 @@ from heatproof.methods import GROUPS, parse_methods
 from heatproof.methods.groups import PAPER_NAMES
 
 PREFIX = "group:"
+MARKS = "●■◆▲▼★○□ "  # of legends, which no LaTeX font has
 
 
 def paper_names(spec: Mapping[str, Any]) -> dict[str, str]:
@@ -24,6 +25,11 @@ def paper_names(spec: Mapping[str, Any]) -> dict[str, str]:
     expressions = parse_methods(list(GROUPS[papers[0]]))
     labels = [expression.label for expression in expressions]
     return dict(zip(labels, PAPER_NAMES[papers[0]], strict=True))
+
+
+def names_without_marks(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of a paper without the marks of its legend, for tables."""
+    return {label: name.lstrip(MARKS) for label, name in paper_names(spec).items()}
 
 
 def _methods(spec: Mapping[str, Any]) -> Iterator[Any]:

@@ -28,7 +28,7 @@ from heatproof.methods.base import PER_CALL
 from heatproof.methods.expression import Expression
 from heatproof.methods.map_checks import MapError, as_maps, check_map, finite
 from heatproof.methods.noise import noise_scale
-from heatproof.methods.notes import MapNotes, kind_of
+from heatproof.methods.notes import MapNotes, kind_of, note_stretch
 from heatproof.methods.optimisation_state import Checkpoint
 from heatproof.methods.saved_maps import is_map_file
 from heatproof.models.batch import LayerBatch, ModelBatch
@@ -107,7 +107,12 @@ class Explainer:
             raw = self._moment(expression, batch.x, notes)
         else:
             raw = self._call(expression, batch, notes, self.checkpoint)
-        return self._checked(raw, batch.x, expression)
+        maps = self._checked(raw, batch.x, expression)
+        at_layer = self.model.tail(expression.layer).channels_first(batch.x).shape[2:]
+        if maps.shape[1:] != at_layer:
+            height, width = self.batch.x.shape[2:]
+            note_stretch(notes, maps, (height, width))
+        return maps
 
     def part(self, rows: slice) -> Explainer:
         """Return what computes the maps of a block of the samples."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+STRETCH = 1.25  # between the sides of a map, from which a note says so
+
 
 class MapNotes:
     """Notes of a method on single maps of a batch.
@@ -65,6 +67,26 @@ class MapNotes:
 def kind_of(note: str) -> str:
     """Return the kinds of a row's notes, without details that differ between maps."""
     return "; ".join(dict.fromkeys(part.partition(":")[0] for part in note.split("; ")))
+
+
+def note_stretch(notes: MapNotes, maps: Tensor, size: tuple[int, int]) -> None:
+    """Note on maps of another shape than the images, which resizing stretches.
+
+    Args:
+        notes: Where to add the notes.
+        maps: Maps of shape ``(B, h, w)``.
+        size: Height and width of the images.
+    """
+    height, width = maps.shape[1:]
+    fitting = width * size[0] / size[1]  # the height of a map of this width
+    ratio = max(fitting / height, height / fitting)
+    if ratio > STRETCH and abs(height - fitting) > 1:
+        for row in range(len(maps)):
+            notes.add(
+                row,
+                f"the map has another shape than the image: {height}×{width} for "
+                f"{size[0]}×{size[1]} px, so it is stretched",
+            )
 
 
 def note_sign(notes: MapNotes | None, logits: Tensor, target: Tensor, reversed_map: bool) -> None:

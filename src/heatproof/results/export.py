@@ -79,7 +79,7 @@ def _figure_lines(result: Result, name: str) -> pd.DataFrame:
     return chart_table(FIGURES[name].charts(result))
 
 
-def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, str]) -> list[Path]:
+def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, Any]) -> list[Path]:
     """Draw a figure of a run.
 
     Args:
@@ -107,14 +107,15 @@ def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, st
         if option not in allowed:
             raise HeatproofError(f"the figure {name} has no option --{option}; leave it out")
     chosen = dict(options)
+    select = {key: value for key, value in options.items() if key in ("model", "protocol")}
     if "sample" in allowed and "sample" not in chosen:
-        chosen["sample"] = _first_sample(result, options)
+        chosen["sample"] = _first_sample(result, select)
     figure = draw(**chosen)
     figure.savefig(out, **FORMATS[out.suffix.lower()])
     written = [out]
     if name != MAPS:
         table = out.with_suffix(".csv")
-        without_formulas(result.plot.data(name, **chosen)).to_csv(table, index=False)
+        without_formulas(result.plot.data(name, **select)).to_csv(table, index=False)
         written.append(table)
     return written
 

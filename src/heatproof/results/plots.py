@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -28,14 +28,15 @@ from heatproof.figures.charts import (
     RankingChart,
     ScatterChart,
 )
+from heatproof.figures.matplotlib.layout import Layout, scale_marks
 from heatproof.figures.matplotlib.panels import (
     figure_class,
     heat_colours,
     panel_grid,
     without_ticks,
 )
-from heatproof.figures.matplotlib.renderers import draw
-from heatproof.figures.numbers import shortened
+from heatproof.figures.matplotlib.renderers import draw, given_axes
+from heatproof.figures.numbers import labelling, shortened
 from heatproof.figures.paper_names import paper_names
 from heatproof.figures.pictures import PERCENTILE, is_signed, resized
 from heatproof.figures.relations import cost_charts, layer_charts, published_charts, variance_charts
@@ -58,11 +59,13 @@ class PaperFigure:
         description: Its content, in a few words.
         charts: Returns its charts.
         missing: What a run needs to have it.
+        of_images: Whether its numbers are means over images, whose count captions say.
     """
 
     description: str
     charts: Callable[[RunStatistics], list[Chart]]
     missing: str
+    of_images: bool = True
 
 
 def _in_report(kind: type[Chart], *sections: str) -> Callable[[RunStatistics], list[Chart]]:
@@ -108,6 +111,7 @@ FIGURES: dict[str, PaperFigure] = {
         "milliseconds of one map, alone",
         cost_charts,
         "no method was timed alone: workers do not time methods; run the spec again without them",
+        of_images=False,
     ),
     "quality": PaperFigure(
         "mean rank against passes per map",
@@ -187,8 +191,10 @@ FIGURES: dict[str, PaperFigure] = {
         "the run beside published numbers",
         published_charts,
         "the run has none of the published numbers; heatproof study lists the studies that have",
+        of_images=False,
     ),
 }
+MOST_NAMED = 3  # protocols in a caption
 MAPS = "maps"  # a figure of pictures, which has no numbers
 DESCRIPTIONS = {name: figure.description for name, figure in FIGURES.items()} | {
     MAPS: "an image and its maps"
@@ -199,8 +205,9 @@ class Plots:
     """Figures of a result. Each method returns a ``matplotlib.figure.Figure``.
 
     ``result.plot.ranking()`` draws the figure ``ranking``, and so on for every name of
-    ``heatproof figure RUN --list``. All take ``model`` and ``protocol``, to draw one of them, and
-    ``ax``, axes of a figure of yours, for a single panel.
+    ``heatproof figure RUN --list``. All take ``model`` and ``protocol``, to draw one of them,
+    ``style`` (``column``, ``page`` or ``slide``), ``width`` and ``height`` in inches, and ``ax``,
+    axes of a figure of yours, one for each panel.
 
     Args:
         result: The result.
@@ -220,9 +227,16 @@ class Plots:
             raise AttributeError(str(unknown("figure", name, DESCRIPTIONS)))
 
         def draw_figure(
-            *, model: str | None = None, protocol: str | None = None, ax: Axes | None = None
+            *,
+            model: str | None = None,
+            protocol: str | None = None,
+            width: float | None = None,
+            height: float | None = None,
+            style: str | None = None,
+            ax: Axes | Sequence[Axes] | None = None,
         ) -> Figure:
-            return self.draw(name, model=model, protocol=protocol, ax=ax)
+            layout = Layout(width, height, style)
+            return self._draw(name, self.charts(name, model, protocol), ax, layout)
 
         draw_figure.__name__ = name
         draw_figure.__doc__ = f"Draw {FIGURES[name].description}; see `Plots.draw`."
@@ -231,30 +245,55 @@ class Plots:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *FIGURES]
 
-    def draw(
-        self,
-        figure: str,
-        *,
-        model: str | None = None,
-        protocol: str | None = None,
-        ax: Axes | None = None,
-    ) -> Figure:
+    def draw(self, figure: str, **options: Any) -> Figure:
         """Draw a figure.
 
         Args:
             figure: Its name, such as ``ranking``.
-            model: A model; by default all.
-            protocol: A protocol; by default all.
-            ax: Axes of a figure of yours, for a single panel; by default a figure is made.
+            **options: ``model``, ``protocol``: one of them; by default all. ``style``: ``column``,
+                ``page`` or ``slide``, which have a width and a size of text. ``width``,
+                ``height``: inches; by default those of the style, or what the panels need.
+                ``ax``: axes of a figure of yours, one for each panel; by default a figure is made.
 
         Returns:
-            One panel per model and setting, as the report has them.
+            One panel per model and setting, as the report has them. Panels of the same protocol
+            have the same axis, and say the protocol and the number of images.
 
         Raises:
             HeatproofError: If the run does not have the figure, a name is unknown, or there are
                 too many panels.
         """
-        return draw(self.charts(figure, model, protocol), ax, self._names)
+        if figure not in DESCRIPTIONS:
+            raise unknown("figure", figure, DESCRIPTIONS)
+        drawn: Figure = getattr(self, figure)(**options)
+        return drawn
+
+    def _draw(
+        self,
+        figure: str,
+        charts: Sequence[Chart],
+        ax: Axes | Sequence[Axes] | None,
+        layout: Layout,
+    ) -> Figure:
+        def caption(chart: Chart, title: str) -> str:
+            return self._caption(chart, title) if FIGURES[figure].of_images else title
+
+        return draw(charts, ax, self._names, layout, caption)
+
+    def _caption(self, chart: Chart, title: str) -> str:
+        """Return the title of a panel, with the protocol and the number of images."""
+        frame = self._result.summary_frame
+        for column, value in (("model", chart.model), ("protocol", chart.protocol)):
+            frame = frame[frame[column] == value] if value else frame
+        ids = [str(name) for name in frame["protocol"].unique()]
+        if not any(name in title for name in ids):
+            named = ", ".join(ids) if len(ids) <= MOST_NAMED else f"{len(ids)} protocols"
+            title = f"{title} · {named}"
+        counts = frame.loc[frame["n"] > 0, "n"]
+        if not len(counts):
+            return title
+        low, high = counts.min(), counts.max()
+        return f"{title}, n = {low}" + (f" to {high}" if high > low else "")
 
     def curves(
         self,
@@ -262,7 +301,10 @@ class Plots:
         methods: Sequence[str] | None = None,
         model: str | None = None,
         protocol: str | None = None,
-        ax: Axes | None = None,
+        width: float | None = None,
+        height: float | None = None,
+        style: str | None = None,
+        ax: Axes | Sequence[Axes] | None = None,
     ) -> Figure:
         """Draw the mean curve of every method with its 95 % band.
 
@@ -270,7 +312,10 @@ class Plots:
             methods: Some of the methods; by default all.
             model: A model; by default all.
             protocol: A protocol with curves, such as ``deletion``; by default all.
-            ax: Axes of a figure of yours, for a single panel; by default a figure is made.
+            width: Width in inches; by default that of the style, or what the panels need.
+            height: Height in inches; by default what the panels need.
+            style: ``column``, ``page`` or ``slide``.
+            ax: Axes of a figure of yours, one for each panel; by default a figure is made.
 
         Raises:
             HeatproofError: If no protocol stored curves, or a name is unknown.
@@ -281,7 +326,8 @@ class Plots:
             for chart in self.charts("curves", model, protocol)
             if isinstance(chart, CurveChart)
         ]
-        return draw([chart for chart in charts if chart.lines], ax, self._names)
+        layout = Layout(width, height, style)
+        return self._draw("curves", [chart for chart in charts if chart.lines], ax, layout)
 
     def maps(
         self,
@@ -290,6 +336,10 @@ class Plots:
         *,
         model: str | None = None,
         protocol: str | None = None,
+        width: float | None = None,
+        height: float | None = None,
+        style: str | None = None,
+        ax: Sequence[Axes] | None = None,
     ) -> Figure:
         """Draw an image and its maps side by side; white is zero, and each map has its own scale.
 
@@ -299,6 +349,10 @@ class Plots:
             model: The model, if the result has several.
             protocol: The protocol whose view of model and data the maps are of, and whose score
                 stands under each map; by default the first.
+            width: Width in inches; by default that of the style, or what the panels need.
+            height: Height in inches; by default what the panels need.
+            style: ``column``, ``page`` or ``slide``.
+            ax: Axes of a figure of yours: one for the image and one for each map.
 
         Raises:
             HeatproofError: If the image is not stored, or a name is unknown.
@@ -307,20 +361,27 @@ class Plots:
         image = self._result.image(sample, model=model, protocol=protocol)
         size = (image.shape[1], image.shape[2])
         scores = self._scores(sample, model, protocol)
-        figure, axes = panel_grid(1 + len(chosen), width=1.7, height=2.1, across=6)
-        for ax, title in zip(axes, [sample, *chosen], strict=True):
-            ax.set_title(shortened(title, 22), fontsize=8)
-            without_ticks(ax)
+        names = labelling([sample, *chosen], self._names)
+        layout = Layout(width, height, style)
+        if ax is None:
+            figure, axes = panel_grid(1 + len(chosen), (1.7, 2.1), 6, layout)
+        else:
+            figure, axes = given_axes(ax, [sample, *chosen], layout)
+        with names:
+            for on, title in zip(axes, [sample, *chosen], strict=True):
+                on.set_title(shortened(title, 22), fontsize=8)
+                without_ticks(on)
         pixels = image.permute(1, 2, 0).numpy()
         axes[0].imshow(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels, cmap="gray")
-        for method, ax in zip(chosen, axes[1:], strict=True):
+        for method, on in zip(chosen, axes[1:], strict=True):
             values = self._result.map(method, sample, model=model, protocol=protocol)
             large = resized(values, size).numpy()
             scale = float(np.nanquantile(np.abs(large), PERCENTILE)) or 1.0
             signed = is_signed(values)
-            ax.imshow(large, cmap=heat_colours(signed), vmin=-scale if signed else 0, vmax=scale)
+            on.imshow(large, cmap=heat_colours(signed), vmin=-scale if signed else 0, vmax=scale)
             if method in scores:
-                ax.set_xlabel(scores[method], fontsize=8)
+                on.set_xlabel(scores[method], fontsize=8)
+        scale_marks(axes, layout.scale)
         return figure
 
     def data(

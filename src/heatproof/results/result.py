@@ -23,6 +23,7 @@ from heatproof.analysis.intervals import RESAMPLES
 from heatproof.analysis.run_statistics import RunStatistics, with_texts
 from heatproof.analysis.settings import summarize
 from heatproof.errors import HeatproofError, join_limited, unknown
+from heatproof.figures.paper_names import names_without_marks
 from heatproof.files import content_hash
 from heatproof.methods.notes import kind_of
 from heatproof.report import build
@@ -169,9 +170,14 @@ class Result(RunStatistics):
 
     @property
     def _unscored(self) -> list[str]:
-        """Why methods have no score under any setting, one sentence each."""
+        """Why methods have no score under any setting, one sentence each.
+
+        A control without one, such as a constant map, which ranks nothing, is no surprise.
+        """
         has_score = set(self.rows.loc[self.rows["status"] == "ok", "method"])
         lost = self.rows[~self.rows["method"].isin(has_score)]
+        expected = lost["method"].isin(self.controls(list(self.methods)))
+        lost = lost[~(expected & (lost["status"] == "undefined"))]
         first = lost[lost["message"] != ""].drop_duplicates("method")
         reasons = zip(first["method"], first["status"], first["message"], strict=True)
         sentences = [f"{method} has no score ({status}): {why}" for method, status, why in reasons]
@@ -353,7 +359,8 @@ class Result(RunStatistics):
             **layout: ``digits`` after the point (3); ``columns``, what stands behind each mean, of
                 ``interval`` (95 %; the default), ``rank`` (with its interval), ``letters`` (methods
                 that share one do not differ) and ``n``; ``transpose=True`` for methods across;
-                ``names``, a mapping from labels of methods to what stands for them.
+                ``names``, a mapping from labels of methods to what stands for them, by default
+                the names of the paper if the run is of its group.
 
         Raises:
             HeatproofError: If there is no such layout or column.
@@ -371,7 +378,8 @@ class Result(RunStatistics):
         for name in columns:
             if name not in tables.COLUMNS:
                 raise unknown("column", name, tables.COLUMNS)
-        return tables.Layout(**{**layout, "columns": columns}, source=self.source)
+        names = names_without_marks(self.provenance.spec)
+        return tables.Layout(**{"names": names, **layout, "columns": columns}, source=self.source)
 
     @property
     def source(self) -> str:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from heatproof.errors import HeatproofError
+from heatproof.figures.matplotlib.layout import Layout
 from heatproof.figures.palette import DIVERGING, FAMILIES, SEQUENTIAL
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 MOST_PANELS = 12
 GREY = "#8a8a90"
 MARKERS = "osD^vPX*"
+# Fonts are embedded as TrueType, which journals ask for, text of SVG stays text, and the ids of
+# SVG are the same every time.
+EMBEDDED: dict[Any, Any] = {
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "hp",
+}
 
 
 def check_panels(count: int) -> None:
@@ -61,43 +70,71 @@ def set_title(ax: Axes, title: str, width: int = 50) -> None:
     ax.set_title("\n".join(lines), fontsize=9, loc="left")
 
 
-def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """Put one legend for all panels beside them, if anything has a name."""
+def legend(figure: Figure, axes: Sequence[Axes], scale: float = 1, *, below: bool = False) -> None:
+    """Put one legend for all panels beside or below them, if anything has a name.
+
+    Names stand by family, which is by colour, in the order of the families.
+    """
+    from matplotlib.colors import same_color
+
     handles: dict[str, Any] = {}
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if not handles:
         return
+    colours = [family.light for family in FAMILIES.values()]
+
+    def place(label: str) -> int:
+        handle = handles[label]
+        line = handle[0] if isinstance(handle, tuple) else handle  # of a point with its interval
+        return next((i for i, c in enumerate(colours) if same_color(line.get_color(), c)), 99)
+
+    order = sorted(handles, key=place)
+    letters = max(map(len, order)) + 8
+    room = int(14 * figure.get_size_inches()[0] / scale / letters)  # 14 letters of 8 pt an inch
+    columns = max(1, min(len(order), room))
+    if below:
+        lines = -(-len(order) // columns)
+        _add_height(figure, (0.17 * lines + 0.1) * scale)
     figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside right upper",
+        [handles[label] for label in order],
+        order,
+        loc="outside lower center" if below else "outside right upper",
+        ncols=columns if below else 1,
         fontsize=8,
         frameon=False,
     )
 
 
-def family_legend(figure: Figure, families: Sequence[str]) -> None:
+def _add_height(figure: Figure, inches: float) -> None:
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + inches)
+
+
+def family_legend(figure: Figure, families: Sequence[str], scale: float = 1) -> None:
     """Say under the panels which family of methods has which colour."""
     from matplotlib.lines import Line2D
 
-    dots = [Line2D([], [], color=colour_of(f), marker="o", linestyle="") for f in families]
-    columns = max(1, int(figure.get_size_inches()[0] / 1.2))
+    names = [name for name in FAMILIES if name in families]
+    dots = [Line2D([], [], color=colour_of(f), marker="o", linestyle="") for f in names]
+    columns = max(1, int(figure.get_size_inches()[0] / (1.2 * scale)))
     figure.legend(
         dots,
-        list(families),
+        names,
         loc="outside lower center",
-        ncols=min(columns, len(families)),
+        ncols=min(columns, len(names)),
         fontsize=8,
         frameon=False,
         handletextpad=0.1,
     )
 
 
-def panel_grid(count: int, width: float, height: float, across: int) -> tuple[Figure, list[Axes]]:
-    """Make a figure with a number of panels, each of a size in inches."""
-    columns = min(count, across)
+def panel_grid(
+    count: int, size: tuple[float, float], across: int, layout: Layout, *, whole: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure with a number of panels; see `Layout.arrange`."""
+    columns, (width, height) = layout.arrange(count, size, across, whole=whole)
     rows = -(-count // columns)
     figure = figure_class()(figsize=(width * columns, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
@@ -125,7 +162,13 @@ def figure_class() -> type[Figure]:
         ) from None
 
     class ShownFigure(Figure):
-        """A figure with its own picture for notebooks."""
+        """A figure with its own picture for notebooks, whose text stays text in files."""
+
+        def savefig(self, fname: Any, **options: Any) -> None:
+            import matplotlib as mpl
+
+            with mpl.rc_context(EMBEDDED):
+                super().savefig(fname, **options)
 
         def _repr_png_(self) -> bytes:
             sink = io.BytesIO()

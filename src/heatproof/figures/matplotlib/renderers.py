@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,9 @@ from heatproof.figures.charts import (
     ScatterChart,
     Spot,
     chart_labels,
+    with_shared_axes,
 )
+from heatproof.figures.matplotlib.layout import Layout, scale_marks, wrap_labels
 from heatproof.figures.matplotlib.panels import (
     GREY,
     MARKERS,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LONGEST_NAME = 28  # characters of a method's name
+ON_SCREEN = Layout()
 DASHES: tuple[Any, ...] = (  # tell the methods of a family apart
     "solid",
     "dashed",
@@ -71,7 +74,8 @@ class Sheet(NamedTuple):
         size: Width and height in inches.
         draw: Draws into the axes.
         families: The families whose colours need a legend; empty if marks have names.
-        across: How many stand side by side.
+        across: How many stand side by side at most.
+        whole: Whether just as many have to stand side by side.
     """
 
     title: str
@@ -79,53 +83,90 @@ class Sheet(NamedTuple):
     draw: Callable[[Axes], None]
     families: tuple[str, ...] = ()
     across: int = 3
+    whole: bool = False
 
 
 def draw(
-    charts: Sequence[Chart], ax: Axes | None = None, names: Mapping[str, str] = NO_NAMES
+    charts: Sequence[Chart],
+    ax: Axes | Sequence[Axes] | None = None,
+    names: Mapping[str, str] = NO_NAMES,
+    layout: Layout = ON_SCREEN,
+    caption: Callable[[Chart, str], str] = lambda chart, title: title,
 ) -> Figure:
-    """Draw charts side by side.
+    """Draw charts side by side; those of the same quantity and protocol have the same axes.
 
     Args:
         charts: The charts.
-        ax: Axes of a figure of yours, for a single panel; by default a figure is made.
+        ax: Axes of a figure of yours, one for each panel; by default a figure is made.
         names: What is written in place of labels of methods.
+        layout: How large the figure is.
+        caption: Returns what stands above a panel of a chart, given its title.
 
     Returns:
         The figure.
 
     Raises:
-        HeatproofError: If there are too many panels to be read, or several for one pair of axes.
+        HeatproofError: If there are too many panels to be read, or not one for each pair of axes.
     """
-    sheets = [sheet for chart in charts for sheet in SHEETS[type(chart)](chart)]
+    charts = with_shared_axes(charts)
+    sheets = [
+        sheet._replace(title=sheet.title and caption(chart, sheet.title))
+        for chart in charts
+        for sheet in SHEETS[type(chart)](chart)
+    ]
     if ax is not None:
-        if len(sheets) > 1:
-            titles = ", ".join(sheet.title for sheet in sheets[:4])
-            raise HeatproofError(
-                f"ax= takes one panel, and this figure has {len(sheets)} ({titles}, …); "
-                "choose one: model=, protocol="
-            )
-        figure = ax.get_figure(root=True)
-        assert figure is not None  # axes that are drawn into belong to one
-        axes = [ax]
+        figure, axes = given_axes(ax, [sheet.title for sheet in sheets], layout)
     else:
         check_panels(sum(not isinstance(chart, MeanMapChart) for chart in charts) and len(sheets))
-        width = max(sheet.size[0] for sheet in sheets)
-        height = max(sheet.size[1] for sheet in sheets)
-        figure, axes = panel_grid(len(sheets), width, height, max(s.across for s in sheets))
+        size = (max(sheet.size[0] for sheet in sheets), max(sheet.size[1] for sheet in sheets))
+        across = max(sheet.across for sheet in sheets)
+        whole = any(sheet.whole for sheet in sheets)
+        figure, axes = panel_grid(len(sheets), size, across, layout, whole=whole)
     labels = dict.fromkeys(label for chart in charts for label in chart_labels(chart))
+    scale = layout.scale
+    columns = axes[0].get_subplotspec().get_gridspec().ncols if ax is None else 1  # type: ignore
     for sheet, on in zip(sheets, axes, strict=True):
+        wide = sheet.size[0] if ax is not None else figure.get_size_inches()[0] / columns / scale
         with labelling(labels, names):
             sheet.draw(on)
         if sheet.title:
-            set_title(on, sheet.title, round(11 * sheet.size[0]))
+            set_title(on, sheet.title, round(11 * wide))
+        wrap_labels(on, max(8, round(11 * wide)))
+    scale_marks(axes, scale)
     if ax is None:
         families = dict.fromkeys(name for sheet in sheets for name in sheet.families)
         if families:
-            family_legend(figure, list(families))
+            family_legend(figure, list(families), scale)
         else:
-            legend(figure, axes)
+            legend(figure, axes, scale, below=layout.full_width is not None)
+        if layout.height is not None:
+            figure.set_size_inches(figure.get_size_inches()[0], layout.height)
+        scale_marks([figure], scale)
     return figure
+
+
+def given_axes(
+    ax: Axes | Sequence[Axes], titles: Sequence[str], layout: Layout
+) -> tuple[Figure, list[Axes]]:
+    """Return axes of the user, and their figure, after checking that there is one for each panel.
+
+    Args:
+        ax: One pair of axes, or several.
+        titles: The titles of the panels.
+        layout: What was asked for: axes have a size already.
+    """
+    axes = list(ax) if isinstance(ax, Iterable) else [ax]
+    if layout.width is not None or layout.height is not None:
+        raise HeatproofError("axes of yours have the size of their figure; leave out width, height")
+    if len(axes) != len(titles):
+        some = ", ".join(titles[:4]) + (", …" if len(titles) > 4 else "")
+        raise HeatproofError(
+            f"ax= takes one pair of axes for each panel: this figure has {len(titles)} ({some}), "
+            f"and there are {len(axes)}; choose panels with model= and protocol="
+        )
+    figure = axes[0].get_figure(root=True)
+    assert figure is not None  # axes that are drawn into belong to one
+    return figure, axes
 
 
 def _title(chart: Chart) -> str:
@@ -438,7 +479,8 @@ def _mean_maps(chart: MeanMapChart) -> list[Sheet]:
                 ax.set_ylabel(shortened(bin_.method, 18), fontsize=7)
 
         title = shortened(bin_.method, 22) if single else bin_.title if top else ""
-        return Sheet(title, (1.6, 1.9), draw_map, across=6 if single else len(chart.rows[0]))
+        across = 6 if single else len(chart.rows[0])
+        return Sheet(title, (1.6, 1.9), draw_map, across=across, whole=not single)
 
     sheets = []
     for y, row in enumerate(chart.rows):

@@ -29,9 +29,10 @@ class Content:
     order=105,
 )
 def content(run: RunStatistics, site: Site) -> Content | None:
-    """Return the published tables that the run has numbers of; None if there are none."""
+    """Return the published tables that the run has numbers of; None if none is comparable."""
     comparisons = all_comparisons(run)
-    if not comparisons:
+    lines = [line for comparison in comparisons for line in comparison.lines]
+    if all(line.verdict == wording.NOT_COMPARABLE for line in lines):
         return None
     reasons = {}
     counts = {}
