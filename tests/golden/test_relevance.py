@@ -15,6 +15,7 @@ import heatproof as hp
 from heatproof.methods import METHODS
 from heatproof.methods.notes import MapNotes
 from heatproof.methods.relevance import epsilon_rule, relevance, z_plus
+from heatproof.models.batch import ModelBatch
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
@@ -117,10 +118,12 @@ def test_single_precision_changes_a_small_fraction_of_a_map(
 def test_zennit_channel_by_channel(golden, golden_model, name, inputs, assert_maps):
     case = golden("case13_lrp")
     x, target = inputs(case)
+    model = as_zennit_leaves_it(golden_model(name))
     ours = METHODS["lrp-focus"].function(
-        as_zennit_leaves_it(golden_model(name)),
+        model,
         x,
         target,
+        batch=ModelBatch(model, x, target).at("input"),
         rng=None,
         notes=MapNotes(len(x)),
         start="one",
@@ -150,5 +153,7 @@ def test_zennit_without_a_rule_for_the_image(
     case = golden("case13_lrp")
     x, target = inputs(case)
     model = as_zennit_leaves_it(double_model(name))
-    ours = relevance(model, x.double(), target, rule, epsilon, box=False, start="one").sum(1)
+    ours = relevance(
+        ModelBatch(model, x.double(), target).at("input"), rule, epsilon, box=False, start="one"
+    ).sum(1)
     assert_maps(ours.numpy(), case[f"{name}__{stored}__onehot"])

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from contextlib import suppress
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.methods import Expression
+from heatproof.methods import Explainer, Expression, parse_methods
+from heatproof.methods.explain import check_applicable
 from heatproof.methods.relevance import (
     Affine,
     Propagation,
@@ -21,6 +23,12 @@ from heatproof.methods.relevance import (
     relevance,
     z_plus,
 )
+from heatproof.models.batch import ModelBatch
+from heatproof.models.views import difull, dipart
+from heatproof.plan.cost import plan_passes
+from heatproof.plan.make_plan import make_plan
+from heatproof.plan.spec import parse_protocols
+from heatproof.tensor.noise import Rng
 
 NETS = ["resnet", "vgg", "vgg-bn", "resnet-nobn", "vgg-nobias", "resnet-nobias"]
 GAMMAS = [0, 0.001, 0.01, 0.1, 0.25, math.inf]
@@ -322,15 +330,21 @@ def test_relevance_is_conserved_without_biases(monkeypatch, birds, name, rule):
     model, x, target = birds(name)
     model, x = without_biases(model.module), x.double()
     convolution = z_plus if rule == "plus" else gamma_rule(rule)
-    ones = relevance(model, x, target, convolution, 1e-6, box=False, start="one")
+    ones = relevance(
+        ModelBatch(model, x, target).at("input"), convolution, 1e-6, box=False, start="one"
+    )
     sums = ones.sum((1, 2, 3))
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=5e-3)
     monkeypatch.setattr(
         "heatproof.methods.relevance.stable", lambda z, epsilon=0: torch.where(z == 0, 1, z)
     )
-    sums = relevance(model, x, target, convolution, 0, box=False, start="one").sum((1, 2, 3))
+    sums = relevance(
+        ModelBatch(model, x, target).at("input"), convolution, 0, box=False, start="one"
+    ).sum((1, 2, 3))
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-9)
-    sums = relevance(model, x, target, convolution, 0, box=False).sum((1, 2, 3))
+    sums = relevance(ModelBatch(model, x, target).at("input"), convolution, 0, box=False).sum(
+        (1, 2, 3)
+    )
     logits = model.logits(x).gather(1, target[:, None])[:, 0]
     torch.testing.assert_close(sums, logits, rtol=1e-9, atol=1e-9)
 
@@ -367,20 +381,22 @@ def test_gamma_without_end_is_z_plus(raw, birds):
 def test_gamma_zero_is_the_epsilon_rule(birds, name):
     model, x, target = birds(name)
     model, x = hp.Model(copy.deepcopy(model.module).double(), size=64), x.double()
-    maps = relevance(model, x, target, gamma_rule(0), 0.25)
-    assert_like(maps, relevance(model, x, target, epsilon_rule(1e-6), 0.25), 1e-9)
+    maps = relevance(ModelBatch(model, x, target).at("input"), gamma_rule(0), 0.25)
+    assert_like(
+        maps, relevance(ModelBatch(model, x, target).at("input"), epsilon_rule(1e-6), 0.25), 1e-9
+    )
 
 
 def test_the_rule_of_the_image_is_for_the_image_alone(birds):
     model, x, target = birds("vgg")
     assert not torch.allclose(
-        relevance(model, x, target, z_plus, 0.25, start="one"),
-        relevance(model, x, target, z_plus, 0.25, box=False, start="one"),
+        relevance(ModelBatch(model, x, target).at("input"), z_plus, 0.25, start="one"),
+        relevance(ModelBatch(model, x, target).at("input"), z_plus, 0.25, box=False, start="one"),
     )
     tail, h = model.tail("conv1"), model.activation(x, "conv1")
     assert torch.equal(
-        relevance(tail, h, target, z_plus, 0.25),
-        relevance(tail, h, target, z_plus, 0.25, box=False),
+        relevance(ModelBatch(tail, h, target).at("input"), z_plus, 0.25),
+        relevance(ModelBatch(tail, h, target).at("input"), z_plus, 0.25, box=False),
     )
 
 
@@ -719,3 +735,73 @@ def test_bad_arguments_are_refused():
     ):
         with pytest.raises(HeatproofError):
             Expression.parse(text)
+
+
+class PreActivation(nn.Module):
+    """A residual block whose input is normalized on one branch alone, after a factor."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.third = nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = self.first(x / 0.25)
+        x = x + self.second(self.norm(x).relu())
+        x = self.third(x.relu())
+        x = 2 * x + torch.tensor([0.1, -0.2, 0.3, 0.4])[:, None, None]
+        return self.head(x.relu().mean((2, 3)))
+
+
+def all_layers(model, method):
+    found = []
+    for layer in model.layer_table.names:
+        expression = Expression.parse(f"{method}@{layer}")
+        with suppress(NotApplicable):
+            check_applicable(expression, model, False)
+            found.append(expression)
+    return found
+
+
+@pytest.mark.parametrize("method", ["lrp-focus", "lrp-composite(start=one)"])
+@pytest.mark.parametrize("kind", ["vgg-bn", "resnet", "difull", "dipart", "pre-activation"])
+def test_one_pass_has_the_relevance_of_all_layers(shipped, spread, kind, method):
+    if kind == "pre-activation":
+        torch.manual_seed(0)
+        model = hp.Model(PreActivation().eval(), size=16)
+        merged = 3  # the image in the network; a sum and a product behind a convolution
+    else:
+        view = {"difull": difull, "dipart": dipart}.get(kind)
+        model = shipped("vgg-bn" if view else kind)
+        model = view(model, 2, 1) if view else model
+        merged = 0
+    x = spread((3, *model.image_shape))
+    target = torch.tensor([0, 1, 2])
+    expressions = all_layers(model, method)
+    rng = Rng(0, "abc")
+    layers_of = {expressions[0].layers_key: [e.layer for e in expressions]}
+    model.pass_counts.clear()
+    together = Explainer(ModelBatch(model, x, target, (), layers_of), rng)
+    maps = [together.native(e) for e in expressions]
+    assert model.pass_counts["backward"] == len(x)
+    later = sum(n for kind, n in model.pass_counts.items() if kind.startswith("backward from"))
+    assert later <= merged * len(x)
+    for expression, ours in zip(expressions, maps, strict=True):
+        alone = Explainer(ModelBatch(model, x, target), rng).native(expression)
+        torch.testing.assert_close(ours, alone, rtol=0, atol=1e-6 * float(alone.abs().max()))
+
+
+def test_a_plan_counts_one_pass_for_all_layers(shipped, spread):
+    model = shipped("resnet")
+    data = hp.TensorData(spread((4, *model.image_shape)).sigmoid(), labels=[0, 1, 2, 3])
+    methods = ["lrp-focus", "lrp-focus@middle", "lrp-focus(reduce=mean)@middle", "lrp-focus@cam"]
+    protocols = parse_protocols(["sds(patches=4)"])
+    plan = make_plan([model], [data], parse_methods(methods), protocols, seed=0, batch_size=4)
+    model.pass_counts.clear()
+    hp.evaluate(model, data, methods, ["sds(patches=4)"])
+    (planned,) = plan_passes(plan).values()
+    assert planned["backward"] == model.pass_counts["backward"] == 4
+    assert +planned == +model.pass_counts

@@ -51,6 +51,15 @@ def test_methods_of_a_group_have_the_names_of_the_paper(paper):
         assert all("|abs" in s or s.startswith(("saliency", "ig-sq")) for s in squares)
 
 
+def test_methods_of_a_group_at_layers_have_the_layer_after_the_name():
+    layers = ["input", "middle", "final"]
+    names = paper_names({"methods": [*(f"group:rao2024@{layer}" for layer in layers), "random"]})
+    assert len(names) == len(set(names.values())) == 36
+    assert names["gradcam@final"] == "Grad-CAM@final"
+    assert names["lrp-focus"] == "LRP@input"  # explains the input unless a layer is named
+    assert names["ablationcam@middle"] == "Ablation-CAM@middle"
+
+
 def test_figures_have_the_names_and_link_the_methods():
     chart = ranking([HESSE, f"{HESSE}|abs", "random"])
     assert chart_labels(chart) == [HESSE, f"{HESSE}|abs", "random"]

@@ -194,6 +194,8 @@ def _sharing(expressions: Sequence[Expression]) -> set[str]:
         names = [f"noise {expression.noise_key}"] if expression.noise_key else []
         if expression.shares_gradient:
             names.append("gradient")
+        if expression.layers_key:
+            names.append(expression.layers_key)
         if expression.layer != "input":
             names += ["gradient", f"activation {expression.layer}"]
         for name in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heatproof.methods import GROUPS, parse_methods
+from heatproof.methods import parse_methods
 from heatproof.methods.groups import PAPER_NAMES
 
 PREFIX = "group:"
@@ -15,16 +15,24 @@ MARKS = "●■◆▲▼★○□ "  # of legends, which no LaTeX font has
 def paper_names(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the names of a paper by label, if a spec has the group of one paper alone.
 
+    Names of a group at a layer, such as ``group:rao2024@final``, end in the layer.
+
     Args:
         spec: A spec as it would be written in YAML, or the arguments of ``evaluate``.
     """
-    named = {name for name in map(str, _methods(spec)) if name.startswith(PREFIX)}
-    papers = [paper for paper in PAPER_NAMES if f"{PREFIX}{paper}" in named]
-    if len(papers) != 1:
+    written = map(str, _methods(spec))
+    groups = {name.removeprefix(PREFIX) for name in written if name.startswith(PREFIX)}
+    by_paper = {group.partition("@")[0] for group in groups} & PAPER_NAMES.keys()
+    if len(by_paper) != 1:
         return {}
-    expressions = parse_methods(list(GROUPS[papers[0]]))
-    labels = [expression.label for expression in expressions]
-    return dict(zip(labels, PAPER_NAMES[papers[0]], strict=True))
+    (paper,) = by_paper
+    found = {}
+    for group in sorted(group for group in groups if group.partition("@")[0] == paper):
+        at = group.removeprefix(paper)
+        expressions = parse_methods([f"{PREFIX}{group}"])
+        for expression, name in zip(expressions, PAPER_NAMES[paper], strict=True):
+            found[expression.label] = f"{name}{at}"
+    return found
 
 
 def names_without_marks(spec: Mapping[str, Any]) -> dict[str, str]:

@@ -102,7 +102,7 @@ class Explainer:
         notes = notes or MapNotes(count)
         if expression.images_per_call is not None and count > expression.images_per_call:
             return self._call_by_call(expression, notes, expression.images_per_call)
-        batch = self.batch.at(expression.layer)
+        batch = self.batch.at(expression.layer, expression.layers_key)
         if expression.noise:
             raw = self._moment(expression, batch.x, notes)
         else:

@@ -192,7 +192,19 @@ class Expression:
     @property
     def shares_gradient(self) -> bool:
         """Whether one gradient at its layer is all it needs, so that a backward can be shared."""
-        return self.entry.takes("batch") and self.cost == (0, 1) and self.noise is None
+        one = self.entry.takes("batch") and self.cost == (0, 1) and self.noise is None
+        return one and "rules" not in self.entry.needs
+
+    @property
+    def layers_key(self) -> str:
+        """The key of a backward of its own that serves several layers; empty if there is none.
+
+        Expressions that differ only in layer, reduction and transforms share it.
+        """
+        if "rules" not in self.entry.needs or self.noise is not None:
+            return ""
+        arguments = {k: v for k, v in sorted(self.arguments.items()) if k != "reduce"}
+        return str(Call(self.entry.id, (), arguments))
 
     @property
     def images_per_call(self) -> int | None:

@@ -108,6 +108,22 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 # What a paper calls the methods of its group, in the same order; Hesse et al. have the marks
 # of its legend (Table 2). Figures of a run of the group have these names.
+_PICARD = (  # Appendix B names six; the others have their usual names
+    "Saliency",
+    "Gradient-Input",
+    "Integrated Gradients",
+    "SmoothGrad",
+    "SquareGrad",
+    "VarGrad",
+    "Guided Backprop",
+    "DeconvNet",
+    "GradCAM",
+    "GradCAM++",
+    "Occlusion",
+    "RISE",
+    "Sobol",
+    "HSIC",
+)
 PAPER_NAMES: dict[str, tuple[str, ...]] = {
     "hesse2024": (
         "● I×G",
@@ -134,6 +150,20 @@ PAPER_NAMES: dict[str, tuple[str, ...]] = {
         "▲ B-cos",
         "▲ BagNet",
     ),
+    "rao2024": (
+        "Gradient",
+        "Guided Backprop",
+        "IxG",
+        "IntGrad",
+        "LRP",
+        "Grad-CAM",
+        "Grad-CAM++",
+        "Ablation-CAM",
+        "Score-CAM",
+        "Layer-CAM",
+        "Occlusion",
+        "RISE",
+    ),
     "li2024": (
         "GradCAM",
         "IG",
@@ -145,4 +175,6 @@ PAPER_NAMES: dict[str, tuple[str, ...]] = {
         "InputIBA",
         "ExPerturb",
     ),
+    "picard2024": _PICARD,
+    "picard2024-text": _PICARD,
 }

@@ -19,7 +19,7 @@ the image, of black and of white, which is the same as if they were merged into 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -31,6 +31,7 @@ from torch.nn.grad import conv2d_input
 
 from heatproof.methods.base import method, reason_not_applicable
 from heatproof.methods.notes import MapNotes, note_sign
+from heatproof.models.batch import LayerBatch
 from heatproof.models.intercept import (
     ELEMENTWISE_ACTIVATIONS,
     MOVES,
@@ -213,6 +214,10 @@ class Propagation:
         self.boxed = False  # whether a convolution has seen the image
         # The last layer, its input and its output.
         self.last: tuple[Affine, Tensor, Tensor] | None = None
+        self.crop: Callable[[Tensor], Tensor] | None = None
+        self.parts = 1  # along a side, of which the crop takes one
+        # By layer, tensors whose relevance adds up to that of the layer.
+        self.watched: dict[int, list[Tensor]] = {}
         self.operations: dict[str, Operation] = {
             **dict.fromkeys(["max_pool2d", "adaptive_max_pool2d"], as_torch),
             **dict.fromkeys(MOVES, self.move),
@@ -224,22 +229,32 @@ class Propagation:
             **dict.fromkeys(_ARITHMETIC, self.arithmetic),
         }
 
-    def logits(self, x: Tensor) -> Tensor:
+    def logits(self, x: Tensor, watch: Collection[int] = ()) -> Tensor:
         """Run the network; the gradient of the result by x is relevance.
+
+        Args:
+            x: What is explained.
+            watch: Later layers whose relevance will be asked for, too.
 
         Raises:
             NotApplicable: If an operation of the network has no rule.
         """
         self._begin(x)
+        self.watched = {self.model.start: [x]}
         with (
             naming_missing_rules(self.model.module, "lrp", _INSTEAD),
             Intercept(self.operations) as seen,
         ):
-            for kind, run in self.model.passes.steps():
+            for kind, layer, run in self.model.passes.steps():
                 self.kind = kind
+                before = x
                 x = seen.current(run(x))
                 if kind == "crop":  # a part of the image is the image
                     self._begin(x)
+                    self.crop = run
+                    self.parts = before.shape[-1] // x.shape[-1]
+                elif layer is not None and layer in watch and id(x) not in self.images:
+                    self.watched[layer] = [x]
             x = seen.result(x)
         self.start = self.last = None
         self.images = {}
@@ -333,11 +348,15 @@ class Propagation:
         factors = norm_factors(call)
         if factors is None:
             raise NoRule("batch_norm with the statistics of the batch")
-        return self.merged(
+        watched = [] if self.last is None else self._watched(self.last[2])
+        out = self.merged(
             call,
             lambda layer: factors if layer.options or call.args[0].ndim == 2 else None,
             self.norm_alone,
         )
+        for at in watched:  # that of the two together, as in ``norm_alone``
+            self.watched[at] = [call.args[0], out]
+        return out
 
     def norm_alone(self, call: Call) -> Tensor:
         """Pass relevance on where the explained layer lies between a convolution and its norm.
@@ -367,7 +386,40 @@ class Propagation:
         factors = change(layer)
         if factors is None:
             return otherwise(call)
+        for at in self._watched(call.args[0]):
+            del self.watched[at]  # its relevance bypasses it
         return self.apply(x, layer.then(*factors), call.value())
+
+    def _watched(self, x: Tensor) -> list[int]:
+        """Return the later layers that a tensor is watched for."""
+        return [
+            at
+            for at, tensors in self.watched.items()
+            if at != self.model.start and any(tensor is x for tensor in tensors)
+        ]
+
+    def relevance(self, logits: Tensor, arriving: Tensor) -> dict[int, Tensor]:
+        """Compute the relevance of each watched layer from that of the logits.
+
+        A layer is missing if operations after it are merged into what comes before it.
+        """
+        tensors = [tensor for of_layer in self.watched.values() for tensor in of_layer]
+        arrived = iter(torch.autograd.grad(logits, tensors, arriving, materialize_grads=True))
+        found = {}
+        for layer, of_layer in self.watched.items():
+            total = next(arrived)
+            for _ in of_layer[1:]:
+                total = total + next(arrived)
+            found[layer] = total if layer == self.model.start else self._uncropped(total)
+        return found
+
+    def _uncropped(self, part: Tensor) -> Tensor:
+        """Put what belongs to a part of the image where that lies; nothing arrives elsewhere."""
+        if self.crop is None:
+            return part
+        height, width = (side * self.parts for side in part.shape[-2:])
+        whole = part.new_zeros((*part.shape[:-2], height, width), requires_grad=True)
+        return torch.autograd.grad(self.crop(whole), whole, part)[0]
 
     def sum(self, call: Call) -> Tensor:
         """Distribute between branches, or merge a constant into the layer before it."""
@@ -468,21 +520,17 @@ def in_proportions(a: Tensor, b: Tensor, z: Tensor) -> Tensor:
 
 
 def relevance(
-    model: Model,
-    x: Tensor,
-    target: Tensor,
+    batch: LayerBatch,
     convolution: Rule,
     epsilon: float,
     box: bool = True,
     start: str = "logit",
     notes: MapNotes | None = None,
 ) -> Tensor:
-    """Compute the relevance of x for the target's logit.
+    """Compute the relevance of a layer for the target's logit, from one pass for all layers.
 
     Args:
-        model: The model to explain at its input.
-        x: Its input, ``(B, C, h, w)``.
-        target: Class indices of shape ``(B,)``.
+        batch: The batch at the layer.
         convolution: The rule for convolutions.
         epsilon: The ε of the rule for fully connected layers.
         box: Whether convolutions of the image follow z^B.
@@ -490,31 +538,36 @@ def relevance(
         notes: Where the sign of the logit is noted.
 
     Returns:
-        Relevance of the shape of x.
+        Relevance of the shape of the layer's activation.
 
     Raises:
         NotApplicable: If an operation of the network has no rule.
     """
-    rules = Rules(
-        convolution,
-        epsilon_rule(epsilon),
-        model.input_range if box and model.start_layer == "input" else None,
-    )
+    target = batch.target
 
-    batches = []
+    def compute(model: Model, h: Tensor, layers: Sequence[int]) -> dict[int, tuple[Tensor, Tensor]]:
+        of_image = box and model.start_layer == "input"
+        rules = Rules(convolution, epsilon_rule(epsilon), model.input_range if of_image else None)
+        # more is kept than for a gradient
+        halved = model.with_batch_size(-(-model.batch_size // 2)).passes
+        parts: list[tuple[Tensor, dict[int, Tensor]]] = []
+        with halved.frozen_eval():
+            for leaf, goal in halved.grad_batches(h, target, "backward"):
+                propagation = Propagation(model, rules)
+                logits = propagation.logits(leaf, layers)
+                arriving = F.one_hot(goal, logits.shape[1]).to(logits)
+                if start == "logit":
+                    arriving = arriving * logits.detach()
+                parts.append((logits.detach(), propagation.relevance(logits, arriving)))
+        # Only the last batch has padding rows, so they come after the rows of h.
+        logits = torch.cat([part[0] for part in parts])[: len(h)]
+        return {
+            layer: (logits, torch.cat([found[layer] for _, found in parts])[: len(h)])
+            for layer in parts[0][1]
+        }
 
-    def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
-        logits = Propagation(model, rules).logits(leaf)
-        batches.append(logits.detach())
-        arriving = F.one_hot(goal, logits.shape[1]).to(logits)
-        if start == "logit":
-            arriving = arriving * logits.detach()
-        return torch.autograd.grad(logits, leaf, arriving)[0]
-
-    halved = model.with_batch_size(-(-model.batch_size // 2))  # more is kept than for a gradient
-    maps = halved.passes.attribute(x, target, attribute)
-    # Only the last batch has padding rows, so they come after the rows of x.
-    note_sign(notes, torch.cat(batches)[: len(x)], target, reversed_map=start == "one")
+    logits, maps = batch.own_pass(compute)
+    note_sign(notes, logits, target, reversed_map=start == "one")
     return maps
 
 
@@ -544,13 +597,14 @@ def lrp_focus(
     x: Tensor,
     target: Tensor,
     *,
+    batch: LayerBatch,
     rng: Rng,
     notes: MapNotes,
     epsilon: Epsilon = 0.25,
     start: Start = "logit",
 ) -> Tensor:
     """LRP: z⁺ in convolutions, ε where fully connected, z^B at the image."""
-    return relevance(model, x, target, z_plus, epsilon, start=start, notes=notes)
+    return relevance(batch, z_plus, epsilon, start=start, notes=notes)
 
 
 @method(
@@ -567,6 +621,7 @@ def lrp_composite(
     x: Tensor,
     target: Tensor,
     *,
+    batch: LayerBatch,
     rng: Rng,
     notes: MapNotes,
     gamma: Gamma = 0.25,
@@ -574,4 +629,4 @@ def lrp_composite(
     start: Start = "logit",
 ) -> Tensor:
     """LRP: γ in convolutions (gamma=inf: z⁺), ε where fully connected, z^B at the image."""
-    return relevance(model, x, target, gamma_rule(gamma), epsilon, start=start, notes=notes)
+    return relevance(batch, gamma_rule(gamma), epsilon, start=start, notes=notes)

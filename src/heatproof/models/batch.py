@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from heatproof.models.model import Model
 from heatproof.models.passes import Pass
+
+Arrived = tuple[Tensor, Tensor]  # logits, and what a backward brings to a layer
+# (the model from its first layer on, that layer's activation, layers) -> what arrives at each
+OwnPass = Callable[[Model, Tensor, Sequence[int]], Mapping[int, Arrived]]
 
 
 class ModelBatch:
@@ -21,15 +25,29 @@ class ModelBatch:
         x: Images in the model's input space, ``(B, C, H, W)``.
         target: Class indices of shape ``(B,)``.
         layers: Layers whose gradients will be needed; one backward pass computes all of them.
+        layers_of: By the key of a method with a backward of its own, the layers at which it will be
+            needed; see ``LayerBatch.own_pass``.
     """
 
-    def __init__(self, model: Model, x: Tensor, target: Tensor, layers: Sequence[str] = ()):
+    def __init__(
+        self,
+        model: Model,
+        x: Tensor,
+        target: Tensor,
+        layers: Sequence[str] = (),
+        layers_of: Mapping[str, Sequence[str]] | None = None,
+    ):
         self.model = model
         self.x = x
         self.target = target
         self._announced = frozenset(model.layer_index(layer) for layer in layers)
         self._activations = {model.start: x}
         self._passes: dict[tuple[int, str], Pass] = {}
+        self._layers_of = {
+            key: {model.layer_index(layer) for layer in layers}
+            for key, layers in (layers_of or {}).items()
+        }
+        self._own_passes: dict[tuple[int, str], Arrived] = {}
 
     def activation(self, layer: str) -> Tensor:
         """Return the activation ``(B, C, h, w)`` of a layer."""
@@ -47,9 +65,26 @@ class ModelBatch:
         """
         return self._pass(self.model.layer_index(layer), score)
 
-    def at(self, layer: str) -> LayerBatch:
-        """Return the batch as seen by a method that explains the model from this layer on."""
-        return LayerBatch(self, layer)
+    def at(self, layer: str, key: str = "") -> LayerBatch:
+        """Return the batch as seen by a method that explains the model from this layer on.
+
+        Args:
+            layer: The layer, by its name or an alias.
+            key: What identifies the method with its arguments, if it has a backward of its own.
+        """
+        return LayerBatch(self, layer, key)
+
+    def own_pass(self, layer: str, key: str, compute: OwnPass) -> Arrived:
+        """Return what a method's own backward gives at a layer; see ``LayerBatch.own_pass``."""
+        number = self.model.layer_index(layer)
+        if not key:
+            return compute(self.model.tail(layer), self._activation(number), [number])[number]
+        for wanted in (sorted(self._layers_of.get(key, {number})), [number]):
+            if not {(number, key), (wanted[0], key)} & self._own_passes.keys():
+                first = self.model.layer_table.names[wanted[0]]
+                found = compute(self.model.tail(first), self._activation(wanted[0]), wanted)
+                self._own_passes |= {(at, key): result for at, result in found.items()}
+        return self._own_passes[number, key]
 
     def on(self, model: Model) -> ModelBatch:
         """Return the same images and classes on a network of the same layers."""
@@ -82,10 +117,12 @@ class LayerBatch:
     Attributes:
         whole: The batch at the model's input.
         layer: The layer that the method explains, by its name or an alias.
+        key: What identifies the method with its arguments, if it has a backward of its own.
     """
 
     whole: ModelBatch
     layer: str
+    key: str = ""
 
     @property
     def x(self) -> Tensor:
@@ -104,3 +141,15 @@ class LayerBatch:
     def gradient(self, score: str = "logit") -> Tensor:
         """Return the gradient of the target's score with respect to x, of the shape of x."""
         return self.whole.gradient(self.layer, score).gradient
+
+    def own_pass(self, compute: OwnPass) -> Arrived:
+        """Return what a backward of the method's own brings to x, from one pass for all its layers.
+
+        Args:
+            compute: Runs the model once for several layers, first to last. It may leave out all but
+                the first; they get a pass of their own.
+
+        Returns:
+            The logits, and what arrives at x, of the shape of x.
+        """
+        return self.whole.own_pass(self.layer, self.key, compute)

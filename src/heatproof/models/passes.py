@@ -27,6 +27,21 @@ class Pass(NamedTuple):
     gradient: Tensor  # (B, C, h, w): of the target's score with respect to the activation
 
 
+class Step(NamedTuple):
+    """A part of a network, as a function.
+
+    Attributes:
+        kind: ``features``, ``pool`` or ``head``, or ``crop`` where what follows is computed from a
+            part of the image alone.
+        layer: The number of the layer that it leads to, if it leads to one.
+        run: The function.
+    """
+
+    kind: str
+    layer: int | None
+    run: Callable[[Tensor], Tensor]
+
+
 @dataclass(frozen=True)
 class Passes:
     """Runs a model from the layer it starts at; created by ``model.passes``.
@@ -158,20 +173,20 @@ class Passes:
         with eval_mode(self.model.module):
             return self.model.body.run(self.to_layout(x), self.model.start, stop)[0]
 
-    def steps(self) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
+    def steps(self) -> list[Step]:
         """Split the network into functions that run one after the other.
 
-        Returns:
-            ``(kind, function)`` pairs from the model's first layer to its logits, where the kind is
-            ``features``, ``pool`` or ``head``, or ``crop`` where what follows is computed from a
-            part of the image alone. A network that cannot be cut is a single function of no kind.
+        A network that cannot be cut is a single function of no kind.
         """
         model = self.model
         steps = model.body.steps(model.start)
         if steps is None:
-            return [("", model)]
+            return [Step("", None, model)]
         kind = model.layer_table.kind
-        return [(to if isinstance(to, str) else kind(to), run) for to, run in steps]
+        return [
+            Step(to, None, run) if isinstance(to, str) else Step(kind(to), to, run)
+            for to, run in steps
+        ]
 
     def embed(self, x: Tensor) -> Tensor:
         """Compute embeddings ``(B, D)`` as ``run`` does, with gradients if they are enabled."""

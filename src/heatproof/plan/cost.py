@@ -112,12 +112,14 @@ def task_cost(task: Task) -> Counter[str]:
     expressions = {record.expression.map_key: record.expression for record in records}
     passes = _shared_between_methods(task.model, expressions.values())
     passes["forward"] += 1 + sum(shared.values()) + sum(per_method.values())
+    followers = _followers(task.model, expressions.values())
     noise_counted = set[str]()
     for map_key, expression in expressions.items():
         repeats = sum(count for (key, _, _), count in other_maps.items() if key == map_key)
         if task.model.layer_index(expression.layer):  # the activation of each other image
             passes["forward"] += repeats
-        if not expression.shares_gradient and expression.noise_key not in noise_counted - {""}:
+        is_shared = expression.shares_gradient or map_key in followers
+        if not is_shared and expression.noise_key not in noise_counted - {""}:
             noise_counted.add(expression.noise_key)
             repeats += 1
         if repeats and is_made_ahead(task, expression):
@@ -149,6 +151,25 @@ def _shared_between_methods(model: Model, expressions: Iterable[Expression]) -> 
         announced.remove(min(announced))
     passes["forward"] = len(layers - announced - {0})  # that end at a layer
     return passes
+
+
+def _followers(model: Model, expressions: Iterable[Expression]) -> set[str]:
+    """Return the map keys of methods for which the own backward of another one serves."""
+    by_key: dict[str, list[Expression]] = {}
+    for expression in expressions:
+        if expression.layers_key:
+            by_key.setdefault(expression.layers_key, []).append(expression)
+    serves_later_layers = model.body.steps(0) is not None
+    followers = set()
+    for same in by_key.values():
+        layers = {expression.map_key: model.layer_index(expression.layer) for expression in same}
+        first, *others = sorted(layers, key=lambda map_key: layers[map_key])
+        seen = {layers[first]}
+        for map_key in others:
+            if serves_later_layers or layers[map_key] in seen:
+                followers.add(map_key)
+            seen.add(layers[map_key])
+    return followers
 
 
 def uncounted_methods(plan: Plan) -> list[str]:
@@ -258,7 +279,7 @@ def _beyond_passes(task: Task, known: Calibration, forward: float, backward: flo
     expressions = {record.expression.map_key: record.expression for record in task.applicable}
     for map_key, expression in expressions.items():
         spent = known.seconds_of(TimingKey("maps", map_key))
-        shared = expression.shares_gradient or expression.noise_key
+        shared = expression.shares_gradient or expression.noise_key or expression.layers_key
         if spent is None or shared or (task.model.ahead and expression.entry.shares_passes):
             continue
         counted = method_passes(expression, task.model)

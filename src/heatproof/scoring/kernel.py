@@ -155,6 +155,10 @@ def compute_steps(
         target = torch.tensor(targets, device=clean.device)
         applicable = [e for e in same if not e.not_applicable]
         gradients = {e.expression.layer for e in applicable if e.expression.shares_gradient}
+        layers_of: dict[str, list[str]] = {}
+        for e in applicable:
+            if e.expression.layers_key:
+                layers_of.setdefault(e.expression.layers_key, []).append(e.expression.layer)
         block = Block(
             EvalBatch(
                 batch.ids,
@@ -168,7 +172,7 @@ def compute_steps(
                 prepared_baseline=prepared.for_baseline,
             ),
             Explainer(
-                ModelBatch(model, batch.x, target, sorted(gradients)),
+                ModelBatch(model, batch.x, target, sorted(gradients), layers_of),
                 rng,
                 batch.silhouette,
                 prepared.for_method,
