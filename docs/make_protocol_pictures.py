@@ -257,9 +257,9 @@ def curves(bird: Bird, name: str) -> list[Panel]:
         )
         for side in ("most", "least")
     }
-    deleted, inserted = scores["most"], scores["least"].flip(1)
-    areas = {"deletion": float(F.auc(deleted)), "insertion": float(F.auc(inserted))}
-    lines = {"deletion": (steps, deleted[0]), "insertion": (steps, inserted[0])}
+    found = {"deletion": scores["most"], "insertion": scores["least"].flip(1)}
+    areas = {which: float(F.auc(values)) for which, values in found.items()}
+    lines = {which: (steps, values[0]) for which, values in found.items()}
     if name == "srg":
         title = f"{areas['insertion']:.1f} − {areas['deletion']:.1f} = "
         title += f"{areas['insertion'] - areas['deletion']:.1f}"
