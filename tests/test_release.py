@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from heatproof.report.bibliography import entries
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = ("vision", "hf", "dask", "openvino", "plot", "all")
@@ -41,6 +43,16 @@ def test_the_recipe_and_the_citation_have_the_last_version_of_the_changelog():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert recipe["context"]["version"] == last
     assert str(citation["version"]) == last
+
+
+def test_the_citation_names_the_four_papers_with_links():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    bibliography = re.sub(r"[{}]", "", " ".join(entries().values()))
+    first = [paper["authors"][0]["family-names"] for paper in citation["references"]]
+    assert first == ["Hesse", "Rao", "Li", "Picard"]
+    for paper in citation["references"]:
+        assert paper["title"] in bibliography
+        assert paper.get("doi", paper.get("url")) in bibliography
 
 
 def test_the_extras_are_those_of_the_documentation():

@@ -5,6 +5,7 @@ Pages are generated whenever the site is built, so they cannot be out of date.
 
 from __future__ import annotations
 
+import html as entities
 import posixpath
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import notebooks
 import reference
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +28,7 @@ OUTSIDE = {
 }
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 FACTS = re.compile(r"<!-- facts: ([\w-]+) -->")
 
 
@@ -59,12 +62,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Remove the second colon before code, and backslashes before bars in code of tables.
+    """Show formulas; remove the second colon before code, and backslashes before bars in tables.
 
     The colon is reStructuredText. GitHub needs the backslashes, which Python-Markdown shows.
     """
+    html = FORMULA.sub(mathml, html)
     html = html.replace("::</p>", ":</p>")
     return CELL.sub(lambda match: match[0].replace("\\|", "|"), html)
+
+
+def mathml(match: re.Match[str]) -> str:
+    """Convert a formula to MathML, which browsers show without a script or a font."""
+    tex = entities.unescape(match[2]).strip()
+    return convert(tex, display="block" if match[1] == "div" else "inline")
 
 
 def on_post_build(config: Any) -> None:

@@ -156,6 +156,7 @@ def test_every_paper_that_heatproof_names_has_an_entry():
         year = re.search(r"year = \{(\d{4})\}", entry)
         assert year is not None and key == f"{plain}{year[1]}"
         assert entry.count("{") == entry.count("}")
+        assert re.search(r"  (?:doi = \{10\.\d{4,}/\S+|url = \{https://\S+)\}\n", entry), key
 
 
 def test_the_report_cites_what_the_run_has_used(page: Path):

@@ -1,0 +1,478 @@
+"""Draw docs/img/protocols/*.png, and update the tables of docs/protocols: `make protocols`.
+
+Every picture shows one protocol on the first bird of the test split, computed by the functions that
+score maps. The tables hold the facts of the registry and the scores of some methods and controls.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from PIL import Image
+from tables import replace_rows
+from torch import Tensor
+
+import heatproof as hp
+import heatproof.functional as F
+from heatproof.baselines import Baseline
+from heatproof.models.model import Model
+from heatproof.protocols import PROTOCOLS
+from heatproof.protocols.base import make_protocol
+from heatproof.protocols.parts import part_sums
+from heatproof.tensor.curves import ranks_of, tie_order
+from heatproof.tensor.localization import cell_sums, mass_fraction
+from heatproof.tensor.noise import Rng
+from heatproof.tensor.patches import patch_masks
+from heatproof.tensor.soundness import false_steps, included_mass, relative
+
+MODEL = "paperbirds/resnet"
+COMPARED = ("ig", "ixg", "gradcam", "random", "constant", "edges", "center", "object")
+IMAGES = 128  # of the tables and of the accuracy in the picture of soundness
+ORANGE, BLUE, GREY = "#d84315", "#1565c0", "#777777"
+
+
+class Bird:
+    """The first bird of the test split, its network, and what the pictures need of both.
+
+    Attributes:
+        model: The network.
+        x: The bird in the model's input space, ``(1, 3, H, W)``.
+        target: Its class, ``(1,)``.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.model: Model = hp.load_model(MODEL, backend="eager")
+        self.data = hp.load_data("paperbirds:test", self.model, limit=count)
+        self.sample = self.data.load(0)
+        self.x = self.model.normalize(self.sample.image[None])
+        self.target = torch.tensor([self.sample.label])
+
+    @cached_property
+    def ig(self) -> Tensor:
+        return self.explain("ig")
+
+    @cached_property
+    def gradcam(self) -> Tensor:
+        return self.explain("gradcam")
+
+    def explain(self, method: str) -> Tensor:  # (1, H, W)
+        return hp.explain(self.model, self.x, self.target, method, ids=[self.sample.id])
+
+    def without(self, removed: Tensor, baseline: str) -> Tensor:
+        """Return the bird without some pixels ``(H, W)``, for display."""
+        rng = Rng(0, [self.sample.id], self.x.device)
+        remove = Baseline.parse(baseline).remover(self.x, self.model, rng, None)
+        return self.model.denormalize(remove(torch.tensor([0]), removed[None]))[0]
+
+    def part_of_order(self, map_: Tensor, fraction: float, side: str = "most") -> Tensor:
+        """Return the mask of the most or least relevant pixels, ``(H, W)``."""
+        ranks = F.removal_order(map_, [self.sample.id], 0)[0]
+        bound = int(fraction * ranks.numel())
+        return ranks < bound if side == "most" else ranks >= ranks.numel() - bound
+
+
+Panel = Callable[[Axes], object]
+
+
+def picture(image: Tensor, title: str) -> Panel:
+    """Show an RGB image ``(3, H, W)``."""
+
+    def panel(ax: Axes) -> None:
+        ax.imshow(image.clamp(0, 1).permute(1, 2, 0).numpy())
+        ax.set_title(title)
+        ax.axis("off")
+
+    return panel
+
+
+def heat(values: Tensor, title: str, cells: int = 0, numbers: Tensor | None = None) -> Panel:
+    """Show a map ``(H, W)``, red where positive, with lines and a number per cell."""
+
+    def panel(ax: Axes) -> None:
+        limit = float(values.abs().max()) or 1.0
+        ax.imshow(values.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
+        ax.set_title(title)
+        ax.axis("off")
+        size = values.shape[0] / (cells or 1)
+        for k in range(1, cells):
+            ax.axhline(k * size - 0.5, color=GREY, lw=0.6)
+            ax.axvline(k * size - 0.5, color=GREY, lw=0.6)
+        for k, number in enumerate([] if numbers is None else numbers.tolist()):
+            row, column = divmod(k, cells)
+            place = ((column + 0.5) * size - 0.5, (row + 0.5) * size - 0.5)
+            ax.text(*place, f"{number:.2g}", ha="center", va="center", fontsize=7)
+
+    return panel
+
+
+def scatter(
+    x: Tensor, y: Tensor, title: str, axes: tuple[str, str], names: list[str] | None = None
+) -> Panel:
+    def panel(ax: Axes) -> None:
+        ax.scatter(x, y, s=14, color=ORANGE)
+        for name, a, b in zip(names or [], x.tolist(), y.tolist(), strict=bool(names)):
+            ax.annotate(name, (a, b), xytext=(3, 3), textcoords="offset points", fontsize=7)
+        label(ax, title, axes)
+
+    return panel
+
+
+def curve(
+    lines: Mapping[str, tuple[Any, Any]], title: str, axes: tuple[str, str], fill: bool = True
+) -> Panel:
+    """Draw curves, with the area below a single one, or between two."""
+
+    def panel(ax: Axes) -> None:
+        for (name, (x, y)), color in zip(lines.items(), (ORANGE, BLUE), strict=False):
+            ax.plot(x, y, color=color, marker=".", ms=4, lw=1.2, label=name)
+        (x, y), *others = lines.values()
+        if fill:
+            ax.fill_between(x, y, others[0][1] if others else 0, color=GREY, alpha=0.25, lw=0)
+        if len(lines) > 1:
+            ax.legend(fontsize=7, frameon=False)
+        label(ax, title, axes)
+
+    return panel
+
+
+def label(ax: Axes, title: str, axes: tuple[str, str]) -> None:
+    ax.set_title(title)
+    ax.set_xlabel(axes[0], fontsize=8)
+    ax.set_ylabel(axes[1], fontsize=8)
+    ax.tick_params(labelsize=7)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def sds(bird: Bird, model: Model | None = None) -> list[Panel]:
+    """Patches, one deletion, the drops and their correlation with the map."""
+    network = model or bird.model
+    x = network.normalize(bird.sample.image[None])
+    maps = hp.explain(network, x, bird.target, "ig", ids=[bird.sample.id])
+    drops = F.patch_drops(network, x, bird.target)[0]
+    sums = F.patch_sums(maps, 16)[0].float()
+    rho = float(F.spearman(sums[None].double(), drops[None].double()))
+    largest = int(drops.argmax())
+    removed = patch_masks(16, *x.shape[2:])[largest]
+    drop_map = drops.reshape(4, 4)
+    return [
+        heat(maps[0], "map, with its sum per patch", 4, sums),
+        picture(bird.without(removed, "zero"), f"without patch {largest + 1}"),
+        heat(drop_map, "drop of the logit", 4, drops),
+        scatter(sums, drops, f"score = ρ = {rho:.2f}", ("sum of the map", "drop")),
+    ]
+
+
+def idsds(bird: Bird) -> list[Panel]:
+    """The same bird under the original and the fine-tuned network."""
+    (view,) = make_protocol("idsds", {}).views(bird.model, bird.data)
+    panels = []
+    for name, network in (("original", bird.model), ("fine-tuned", view.model)):
+        x = network.normalize(bird.sample.image[None])
+        drops = F.patch_drops(network, x, bird.target)[0]
+        panels += [heat(drops.reshape(4, 4), f"{name}: drops", 4, drops), sds(bird, network)[-1]]
+    panels[1], panels[3] = titled(panels[1], "sds: "), titled(panels[3], "idsds: ")
+    return panels
+
+
+def titled(panel: Panel, prefix: str) -> Panel:
+    def prefixed(ax: Axes) -> None:
+        panel(ax)
+        ax.set_title(prefix + ax.get_title())
+
+    return prefixed
+
+
+def parts(bird: Bird) -> list[Panel]:
+    data: Any = bird.data
+    views = data.parts(0)
+    dilate = 2 * round((5 * bird.model.height / 256 - 1) / 2) + 1
+    sums = part_sums(bird.ig, views.masks[None], dilate)[0]
+    images = views.without.float() / 255
+    logits = bird.model.logits(bird.model.normalize(images))[:, bird.target[0]]
+    drops = (bird.model.logits(bird.x)[0, bird.target[0]] - logits).double()
+    rho = float(F.spearman(sums[None], drops[None]))
+    largest = int(drops.argmax())
+    names = list(data.part_names)
+    mask = views.masks[largest].any(0)
+    return [
+        heat(bird.ig[0] * mask, f"map on the {names[largest]}"),
+        picture(images[largest], f"without the {names[largest]}"),
+        scatter(sums, drops, f"score = ρ = {rho:.2f}", ("sum of the map", "drop"), names),
+    ]
+
+
+def localization(bird: Bird, name: str) -> list[Panel]:
+    """The first grid, and Integrated Gradients and Grad-CAM for its first cell."""
+    protocol: Any = make_protocol(name, {"grids": 8})
+    view = protocol.views(bird.model, bird.data)[0]
+    sample = view.data.load(0)
+    x = view.model.normalize(sample.image[None])
+    panels = [picture(sample.image, f"explained: {view.model.classes[sample.label]}, top left")]
+    for method, title in (("ig", "Integrated Gradients"), ("gradcam", "Grad-CAM")):
+        maps = hp.explain(view.model, x, torch.tensor([sample.label]), method)
+        sums = cell_sums(maps, 2)
+        share = sums[0] / sums.sum().clamp(min=1e-12)
+        score = float(F.localization(maps, 0, 2))
+        panels.append(heat(maps[0].clamp(min=0), f"{title}: {score:.2f}", 2, share))
+    return panels
+
+
+def removal(bird: Bird, side: str, baseline: str, fractions: tuple[float, ...]) -> list[Panel]:
+    """Show the bird without fractions of its pixels."""
+    return [
+        picture(
+            bird.without(bird.part_of_order(bird.gradcam, fraction, side), baseline),
+            f"without {fraction:.0%}".replace("%", " %"),
+        )
+        for fraction in fractions
+    ]
+
+
+def inserted(bird: Bird, fractions: tuple[float, ...]) -> list[Panel]:
+    """Show only fractions of the bird's pixels."""
+    return [
+        picture(
+            bird.without(bird.part_of_order(bird.gradcam, 1 - fraction, "least"), "zero"),
+            f"{fraction:.0%} inserted".replace("%", " %"),
+        )
+        for fraction in fractions
+    ]
+
+
+def curves(bird: Bird, name: str) -> list[Panel]:
+    """Deletion, insertion or both with the default settings."""
+    steps = np.linspace(0, 1, 11)
+    scores = {
+        side: F.removal_curve(
+            bird.model, bird.x, bird.target, bird.gradcam, steps, side, ids=[bird.sample.id]
+        )
+        for side in ("most", "least")
+    }
+    found = {"deletion": scores["most"], "insertion": scores["least"].flip(1)}
+    areas = {which: float(F.auc(values)) for which, values in found.items()}
+    lines = {which: (steps, values[0]) for which, values in found.items()}
+    if name == "srg":
+        title = f"{areas['insertion']:.1f} − {areas['deletion']:.1f} = "
+        title += f"{areas['insertion'] - areas['deletion']:.1f}"
+        shown = {"insertion": lines["insertion"], "deletion": lines["deletion"]}
+        axis = "fraction inserted or deleted"
+    else:
+        title = f"score = area = {areas[name]:.1f}"
+        shown = {name: lines[name]}
+        axis = f"fraction {name.replace('ion', 'ed')}"
+    pictures = {
+        "deletion": removal(bird, "most", "zero", (0.1, 0.3)),
+        "insertion": inserted(bird, (0.1, 0.3)),
+    }
+    pictures["srg"] = [pictures["deletion"][1], pictures["insertion"][1]]
+    return [
+        heat(bird.gradcam[0], "map (Grad-CAM)"),
+        *pictures[name],
+        curve(shown, title, (axis, "logit")),
+    ]
+
+
+def ids(bird: Bird) -> list[Panel]:
+    steps = np.arange(32) / 32
+    left = F.removal_curve(
+        bird.model, bird.x, bird.target, bird.gradcam, steps, "least", score="softmax"
+    )[0]
+    return [
+        heat(bird.gradcam[0], "map (Grad-CAM)"),
+        *removal(bird, "least", "zero", (0.5, 0.8)),
+        curve(
+            {"": (steps, left)},
+            f"score = mean = {float(left.double().mean()):.2f}",
+            ("fraction removed", "probability"),
+        ),
+    ]
+
+
+def population(bird: Bird, method: str) -> tuple[Tensor, Tensor, Tensor, list[str]]:
+    """Return all images, their classes, their maps and their ids."""
+    samples = [bird.data.load(i) for i in range(len(bird.data.ids))]
+    x = bird.model.normalize(torch.stack([sample.image for sample in samples]))
+    target = torch.tensor([sample.label for sample in samples])
+    names = [sample.id for sample in samples]
+    return x, target, hp.explain(bird.model, x, target, method, ids=names), names
+
+
+def road(bird: Bird) -> list[Panel]:
+    """The first images together: a single one changes its prediction or does not."""
+    x, _, maps, names = population(bird, "gradcam")
+    predicted = bird.model.logits(x).argmax(1)
+    steps = np.arange(1, 10) / 10
+    kept = F.removal_curve(
+        bird.model, x, predicted, maps, steps, "most", "linear", "correct", names
+    )
+    changed = 1 - kept.double().mean(0)
+    return [
+        heat(bird.gradcam[0], "map (Grad-CAM)"),
+        *removal(bird, "most", "linear", (0.1, 0.4)),
+        curve(
+            {"": (steps, changed)},
+            f"mean over {len(x)} birds = {float(changed.mean()):.2f}",
+            ("fraction removed", "predictions changed"),
+        ),
+    ]
+
+
+def completeness(bird: Bird) -> list[Panel]:
+    values = relative(bird.gradcam)[0]
+    x, target, maps, names = population(bird, "gradcam")
+    clean = (bird.model.logits(x).argmax(1) == target).double().mean()
+    thresholds = np.arange(9, 0, -1) / 10
+    ranks = F.removal_order(maps, names, 0)
+    drops = []
+    for threshold in thresholds:
+        above = (relative(maps) > threshold).flatten(1).sum(1)
+        rng = Rng(0, names, x.device)
+        remove = Baseline.parse("linear").remover(x, bird.model, rng, None)
+        removed = ranks < above[:, None, None]
+        left = bird.model.logits(remove(torch.arange(len(x)), removed)).argmax(1) == target
+        drops.append(float(clean - left.double().mean()))
+    return [
+        heat(bird.gradcam[0], "map (Grad-CAM)"),
+        *(
+            picture(bird.without(values > level, "linear"), f"without values above {level}")
+            for level in (0.7, 0.3)
+        ),
+        curve(
+            {"": (thresholds, drops)},
+            f"mean over {len(x)} birds = {np.mean(drops):.2f}",
+            ("removed above", "accuracy lost"),
+        ),
+    ]
+
+
+def soundness(bird: Bird) -> list[Panel]:
+    x, target, maps, names = population(bird, "gradcam")
+    missing = [round(0.98 - 0.01 * k, 9) for k in range(98)]
+    order = maps.clamp(min=0)
+    score = F.removal_curve(
+        bird.model, x, target, order, missing, "least", "linear", "correct", names
+    )
+    accuracy = score.double().mean(0)
+    pixels = maps[0].numel()
+    ranks = ranks_of(order, tie_order(names, 0, pixels, maps.device))
+    mass = included_mass(relative(maps), ranks, [pixels - int(pixels * m + 1e-6) for m in missing])
+    q = F.soundness(accuracy, mass).nanmean(0)
+    false = false_steps(accuracy)
+    step = int((accuracy >= 0.5).double().argmax())
+    inserted = 1 - np.array(missing)
+
+    def accuracies(ax: Axes) -> None:
+        ax.plot(inserted, accuracy, color=BLUE, lw=1)
+        ax.scatter(inserted[false], accuracy[false], s=9, color=ORANGE, label="false steps")
+        ax.axhline(0.5, color=GREY, lw=0.7, ls=":")
+        ax.legend(fontsize=7, frameon=False)
+        label(ax, "a step must gain ε = .01", ("fraction inserted", "accuracy"))
+
+    def fractions(ax: Axes) -> None:
+        ax.plot(accuracy[: step + 1], q[: step + 1], color=BLUE, marker=".", ms=4, lw=1)
+        ax.scatter([accuracy[step]], [q[step]], color=ORANGE, zorder=3)
+        ax.set_ylim(0, 1.05)
+        label(ax, f"q at accuracy .5 = {float(q[step]):.2f}", ("accuracy", "q, mean over birds"))
+
+    first = bird.without(bird.part_of_order(bird.gradcam.clamp(min=0), 0.9, "least"), "linear")
+    return [heat(bird.gradcam[0], "map (Grad-CAM)"), picture(first, "10 % inserted"), accuracies,
+            fractions]  # fmt: skip
+
+
+def attr_mass(bird: Bird) -> list[Panel]:
+    assert bird.sample.silhouette is not None
+    inside = bird.sample.silhouette
+    panels: list[Panel] = [picture(inside.float().expand(3, -1, -1), "pixels that are counted")]
+    for maps, name in ((bird.ig, "Integrated Gradients"), (bird.gradcam, "Grad-CAM")):
+        score = float(mass_fraction(maps, inside[None]))
+        panels.append(heat(maps[0].abs(), f"|{name}|: {score:.2f}"))
+    return panels
+
+
+PICTURES: dict[str, Callable[[Bird], list[Panel]]] = {
+    "sds": sds,
+    "idsds": idsds,
+    "parts": parts,
+    **{n: lambda bird, n=n: localization(bird, n) for n in ("gridpg", "difull", "dipart")},
+    **{n: lambda bird, n=n: curves(bird, n) for n in ("deletion", "insertion", "srg")},
+    "ids": ids,
+    "road": road,
+    "soundness": soundness,
+    "completeness": completeness,
+    "attr-mass": attr_mass,
+}
+
+
+def draw(panels: list[Panel], out: Path) -> None:
+    """Draw panels in a row, with few colours so that the file stays small."""
+    plt.rcParams.update({"font.size": 8, "axes.titlesize": 8, "svg.hashsalt": "heatproof"})
+    figure, axes = plt.subplots(1, len(panels), figsize=(2.1 * len(panels), 2.2), dpi=110)
+    for panel, ax in zip(panels, axes, strict=True):
+        panel(ax)
+        ax.set_box_aspect(1)
+    figure.tight_layout(w_pad=0.6)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", bbox_inches="tight", pad_inches=0.05)
+    plt.close(figure)
+    drawn = Image.open(buffer).convert("RGB")
+    drawn.quantize(128, dither=Image.Dither.NONE).save(out, optimize=True)
+
+
+def scores(count: int) -> Mapping[str, list[str]]:
+    """Evaluate some methods and controls: the cells of each protocol's row."""
+    result = hp.evaluate(
+        MODEL,
+        "paperbirds:test",
+        COMPARED,
+        [entry.id for entry in PROTOCOLS],
+        limit=count,
+        backend="eager",
+    )
+    summary = result.summary()
+    means = {(row.protocol, row.method): row.mean for row in summary.itertuples()}
+    return {
+        entry.id: [number(means.get((entry.id, method), np.nan)) for method in COMPARED]
+        for entry in PROTOCOLS
+    }
+
+
+def number(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.2f}".replace("-", "−")
+
+
+def facts_row(name: str) -> Iterator[str]:
+    """Yield the row of facts that the reference has about a protocol."""
+    sys.path.insert(0, str(Path(__file__).parent / "site"))
+    from reference import protocol_facts
+
+    yield protocol_facts(name).splitlines()[-1]
+
+
+def main(docs: Path, count: int = IMAGES) -> None:
+    bird = Bird(count)
+    names = [entry.id for entry in PROTOCOLS]
+    for name in names:
+        panels = PICTURES[name](bird)
+        if name not in ("gridpg", "difull", "dipart"):
+            panels.insert(0, picture(bird.sample.image, "image"))
+        draw(panels, docs / f"img/protocols/{name}.png")
+        print(name, flush=True)
+    cells = scores(count)
+    for name in names:
+        page = docs / f"protocols/{name}.md"
+        if page.exists():
+            replace_rows(page, facts_row(name))
+            replace_rows(page, [f"| {' | '.join(cells[name])} |"], table=1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
