@@ -10,7 +10,9 @@ import click
 from heatproof.cli.complete import complete_run
 from heatproof.cli.group import UNDECIDED, WORSE, command, main
 from heatproof.cli.location import RunLocation
+from heatproof.cli.output import echo
 from heatproof.errors import HeatproofError
+from heatproof.text import counted, printable
 
 
 @main.command("compare", **command)
@@ -111,32 +113,75 @@ def compare_(
 
 
 @main.command("leaderboard", **command)
-@click.argument("runs", nargs=-1, required=True, type=RunLocation())
+@click.argument("runs", nargs=-1, required=True, type=RunLocation(files=True))
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write as JSON."
 )
 @click.option(
     "--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Write as CSV."
 )
-def leaderboard_(runs: tuple[Path, ...], json_file: Path | None, csv_file: Path | None) -> None:
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), help="Write a page."
+)
+@click.option(
+    "--submit",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the scores of one run to a file NAME.heatproof.json that others can rank.",
+)
+@click.option("--by", help="Who submits it.")
+@click.option("--report", default="", help="Where its report is on the web.")
+@click.option(
+    "--check", is_flag=True, help="Only check that RUNS, which are such files, are valid."
+)
+def leaderboard_(
+    runs: tuple[Path, ...],
+    json_file: Path | None,
+    csv_file: Path | None,
+    html_file: Path | None,
+    submit: Path | None,
+    by: str | None,
+    report: str,
+    check: bool,
+) -> None:
     """Rank the methods of several runs, models and people.
 
-    RUNS are run directories, or directories that contain some. Scores are in
-    one table only if they are of the same version of a protocol, with the same
-    settings, on the same samples. Entries that share a letter cannot be told
-    apart.
+    RUNS are run directories, files that people have submitted, or directories
+    that contain some. Scores are in one table only if they are of the same
+    version of a protocol, with the same settings, on the same samples. Entries
+    that share a letter cannot be told apart.
 
     Examples:
-      heatproof leaderboard runs
+      heatproof leaderboard runs --html board.html
       heatproof leaderboard runs/mine runs/theirs --csv board.csv
+      heatproof leaderboard runs/mine --submit ann.heatproof.json --by "Ann, TU"
+      heatproof leaderboard --check ann.heatproof.json
     """
     from heatproof.api import leaderboard
     from heatproof.cli.results import print_leaderboard
+    from heatproof.results.leaderboard import SUBMISSION
+    from heatproof.results.leaderboard_page import leaderboard_page
+    from heatproof.results.submission import read_submission, write_submission
     from heatproof.text import without_formulas
 
+    if check:
+        for path in runs:
+            if path.is_dir():
+                raise HeatproofError(f"{path} is a directory; --check takes files of --submit")
+            found = read_submission(path)
+            echo(f"{path} is valid: {counted(len(found.scores), 'table')} by {printable(found.by)}")
+        return
+    if submit is not None:
+        if len(runs) != 1 or not by:
+            raise HeatproofError('--submit takes one run, and --by: --by "Ann, TU Darmstadt"')
+        if not submit.name.endswith(SUBMISSION):
+            raise HeatproofError(f"{submit} must end in {SUBMISSION}, by which it is found")
+        echo(str(write_submission(runs[0], submit, by=by, report=report)))
+        return
     board = leaderboard(runs)
     if json_file is not None:
         board.to_json(json_file)
     if csv_file is not None:
         without_formulas(board.to_frame()).to_csv(csv_file, index=False)
+    if html_file is not None:
+        html_file.write_text(leaderboard_page(board, html_file), encoding="utf-8")
     print_leaderboard(board)

@@ -14,10 +14,11 @@ class RunLocation(click.Path):
 
     Args:
         fresh: Whether all files at an address are fetched again.
+        files: Whether a file is taken as well.
     """
 
-    def __init__(self, fresh: bool = False):
-        super().__init__(path_type=Path, exists=True, file_okay=False)
+    def __init__(self, fresh: bool = False, files: bool = False):
+        super().__init__(path_type=Path, exists=True, file_okay=files)
         self._fresh = fresh
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:

@@ -42,8 +42,30 @@ def comparison_page(first: str, runs: Sequence[ComparedRun]) -> str:
         runs: The others.
     """
     style = STYLE.read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    source = sha256_source(style)
+    policy = f"default-src 'none'; style-src {source}; base-uri 'none'; form-action 'none'"
+    return (
+        page_templates()
+        .get_template("compare.html.j2")
+        .render(
+            title=f"{', '.join(run.name for run in runs)} beside {first}",
+            first=first,
+            pages=list(runs),
+            style=Markup(style),
+            policy=policy,
+            version=heatproof.__version__,
+        )
+    )
+
+
+def sha256_source(text: str) -> str:
+    """Return how a content security policy allows a style or a script that stands in the page."""
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def page_templates() -> Environment:
+    """Return the templates of pages that stand alone; every text is escaped."""
     pages = Environment(
         loader=PackageLoader("heatproof.results"),
         autoescape=True,
@@ -58,14 +80,7 @@ def comparison_page(first: str, runs: Sequence[ComparedRun]) -> str:
         "bar": _bar,
         "cut": _cut,
     }
-    return pages.get_template("compare.html.j2").render(
-        title=f"{', '.join(run.name for run in runs)} beside {first}",
-        first=first,
-        pages=list(runs),
-        style=Markup(style),
-        policy=policy,
-        version=heatproof.__version__,
-    )
+    return pages
 
 
 def _number(value: float) -> str:

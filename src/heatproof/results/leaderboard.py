@@ -14,12 +14,15 @@ from heatproof.analysis.intervals import GROUP, AggregateDraws
 from heatproof.analysis.settings import scored_settings
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.results.result import JSON_SCHEMA, Result
+from heatproof.results.submission import Submission, read_submission
 from heatproof.results.tables import WIDTH, html_table, records, write_json
 from heatproof.runs.addresses import to_read
 from heatproof.runs.format import ProtocolFacts, is_run
 
-COLUMNS = ["place", "method", "model", "run", "mean", "low", "high", "letters", "n"]
+COLUMNS = ["place", "method", "model", "run", "mean", "low", "high", "letters", "n", "may_be_best"]
 MOST_LINES = 30  # of a table in a repr
+SUBMITTED = ".json"
+SUBMISSION = ".heatproof.json"  # how names of submissions end that are found in directories
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,10 @@ class Board:
         samples: Ids of the samples that all entries have been evaluated on.
         lines: One line per run, model and method, best first: ``place``, ``method``, ``model``,
             ``run``, ``mean`` with its 95 % interval ``low`` to ``high``, ``letters`` (entries that
-            share one cannot be told apart) and ``n``, the samples that the mean is over. The place
-            is that of the mean, and equal means share it; an entry without a score on more than a
-            tenth of the samples has none.
+            share one cannot be told apart), ``n``, the samples that the mean is over, and
+            ``may_be_best``, whether no other entry is ahead of it. The place is that of the mean,
+            and equal means share it; an entry without a score on more than a tenth of the samples
+            has none.
     """
 
     protocol: ProtocolFacts
@@ -60,16 +64,39 @@ def place_and_mark(line: Mapping[str, Any]) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
+class RunNote:
+    """Who made a run, when and with what.
+
+    Attributes:
+        by: Who submitted it; empty for a run directory.
+        started: When it was started.
+        heatproof: The version that made it.
+        spec: Hash of its spec.
+        report: Where its report is on the web; empty if it is nowhere.
+        root: Its directory; None for a submission.
+    """
+
+    by: str
+    started: str
+    heatproof: str
+    spec: str
+    report: str = ""
+    root: Path | None = None
+
+
+@dataclass(frozen=True)
 class Leaderboard:
     """Tables over several runs; what cannot be compared is in different ones.
 
     Attributes:
         boards: The tables.
         notes: Why a protocol has several tables.
+        runs: Who made each run, when and with what, by its name in the tables.
     """
 
     boards: list[Board]
     notes: list[str]
+    runs: Mapping[str, RunNote]
 
     def to_frame(self) -> pd.DataFrame:
         """Return all tables as one frame, with the protocol, its version and the samples."""
@@ -89,11 +116,14 @@ class Leaderboard:
     def to_json(self, path: str | Path | None = None) -> str:
         """Return everything as JSON, and write it to a file if one is named.
 
-        The keys are ``schema`` (1; raised when a key changes), ``notes`` and ``lines``, a list of
-        objects with the columns of ``to_frame``. What is not a number is null.
+        The keys are ``schema`` (1; raised when a key changes), ``notes``, ``runs`` and ``lines``,
+        a list of objects with the columns of ``to_frame``. What is not a number is null.
         """
+        runs = {name: {**vars(note), "root": None} for name, note in self.runs.items()}
         lines = records(self.to_frame())
-        return write_json({"schema": JSON_SCHEMA, "notes": self.notes, "lines": lines}, path)
+        return write_json(
+            {"schema": JSON_SCHEMA, "notes": self.notes, "runs": runs, "lines": lines}, path
+        )
 
     def __repr__(self) -> str:
         lines = []
@@ -140,7 +170,8 @@ def leaderboard(runs: Sequence[Result | str | Path]) -> Leaderboard:
     and baseline, on the same samples. Others are in tables of their own, with a note.
 
     Args:
-        runs: Results, run directories, or directories that contain run directories.
+        runs: Results, run directories, directories that contain run directories and submissions,
+            or submissions: JSON files of ``heatproof leaderboard RUN --submit FILE``.
 
     Returns:
         The tables, in the order of the runs.
@@ -151,30 +182,60 @@ def leaderboard(runs: Sequence[Result | str | Path]) -> Leaderboard:
     results = [result for run in runs for result in _results(run)]
     if not results:
         raise HeatproofError(f"there is no run in {join_limited(str(run) for run in runs)}")
-    names = run_names([result.store.root for result in results])
+    roots = [r.store.root if isinstance(r, Result) else r.path for r in results]
+    names = run_names(roots)
     groups: dict[tuple[str, frozenset[str]], list[_Entry]] = {}
     for name, result in zip(names, results, strict=True):
-        for entry in _entries(name, result):
+        entries = _entries(name, result) if isinstance(result, Result) else result.entries(name)
+        for entry in entries:
             groups.setdefault((entry.protocol.canonical, entry.samples), []).append(entry)
     boards = [_board(entries, samples) for (_, samples), entries in groups.items()]
     boards = [board for board in boards if len(board.lines)]
     if not boards:
         raise HeatproofError(f"the runs {join_limited(names)} have no scores")
-    return Leaderboard(boards, list(_notes(groups)))
+    notes = {n: _run_note(result) for n, result in zip(names, results, strict=True)}
+    return Leaderboard(boards, list(_notes(groups)), notes)
 
 
-def _results(run: Result | str | Path) -> Iterator[Result]:
-    """Yield a result, or those of all runs below a directory."""
+@dataclass(frozen=True)
+class _Submitted:
+    """A submission that was read."""
+
+    path: Path
+    content: Submission
+
+    def entries(self, name: str) -> Iterator[_Entry]:
+        for scores in self.content.scores:
+            yield _Entry(name, scores.model, scores.protocol, scores.rows, {})
+
+
+def _run_note(result: Result | _Submitted) -> RunNote:
+    if isinstance(result, _Submitted):
+        found = result.content
+        return RunNote(found.by, found.started, found.heatproof, found.spec, found.report)
+    facts = result.provenance
+    root = result.store.root
+    return RunNote("", facts.started, facts.heatproof, result.spec_hash, root=root)
+
+
+def _results(run: Result | str | Path) -> Iterator[Result | _Submitted]:
+    """Yield a result or submission, or those of all runs and submissions below a directory."""
     if isinstance(run, Result):
         yield run
         return
     root = to_read(run)
+    if root.is_file() and root.suffix == SUBMITTED:
+        yield _Submitted(root, read_submission(root))
+        return
     if not root.is_dir():
         raise HeatproofError(f"{root} is not a directory")
     found = [root] if is_run(root) else sorted(p.parent for p in root.rglob("plan.json"))
     for directory in found:
         if is_run(directory):
             yield Result.load(directory)
+    if not is_run(root):
+        for path in sorted(root.rglob(f"*{SUBMISSION}")):
+            yield _Submitted(path, read_submission(path))
 
 
 def run_names(roots: Sequence[Path]) -> list[str]:
@@ -216,6 +277,7 @@ def _board(entries: Sequence[_Entry], samples: frozenset[str]) -> Board:
     limits = {protocol.key: protocol.range}
     (scores,) = scored_settings(rows, aggregate_draws=of_group, limits=limits)
     letters = dict(zip(scores.pairs.methods, scores.pairs.letters, strict=True))
+    best = set(scores.pairs.best(scores.pairs.methods))
     sign = -1 if protocol.higher_is_better else 1
     lines = [
         (
@@ -225,6 +287,7 @@ def _board(entries: Sequence[_Entry], samples: frozenset[str]) -> Board:
             *scores.ends[:, i],
             letters.get(label, ""),
             int(scores.counts[i]),
+            label in best,
         )
         for i, label in enumerate(scores.methods)
         if scores.counts[i]

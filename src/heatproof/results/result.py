@@ -385,11 +385,16 @@ class Result(RunStatistics):
     def source(self) -> str:
         """What made this result, in one line: version, run, hash of the spec, and date."""
         facts = self.provenance
-        digest = content_hash(json.dumps(facts.spec, sort_keys=True, default=str), length=12)
         return (
-            f"heatproof {facts.heatproof}, run {printable(self.name)}, spec {digest}, "
+            f"heatproof {facts.heatproof}, run {printable(self.name)}, spec {self.spec_hash}, "
             f"{facts.started[:10]}"
         )
+
+    @property
+    def spec_hash(self) -> str:
+        """Twelve hexadecimal digits that identify the spec."""
+        spec = json.dumps(self.provenance.spec, sort_keys=True, default=str)
+        return content_hash(spec, length=12)
 
     def _grid(self) -> tables.Grid:
         return tables.grid(self.summary(), self.setting_labels, self.settings)
