@@ -213,6 +213,15 @@ def test_validate_counts_results_and_explains_errors(spec, tmp_path):
     assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
 
 
+def test_validate_and_assumed_plans_say_that_they_still_work(spec, monkeypatch):
+    monkeypatch.setattr("heatproof.cli.progress.LINE_SECONDS", 0.001)
+    for command, title in (
+        (("validate", str(spec)), f"opening {spec}"),
+        (("plan", str(spec), "--assume", "8"), f"counting the passes of {spec}"),
+    ):
+        assert f"{title}: 0:0" in call(*command)
+
+
 def test_validate_says_how_the_images_of_grids_are_prepared_and_plan_counts_later_passes(tmp_path):
     spec = tmp_path / "grids.yaml"
     spec.write_text(

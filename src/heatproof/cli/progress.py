@@ -1,12 +1,15 @@
-"""Progress of trainings, shown like that of runs."""
+"""Progress of trainings, shown like that of runs, and of what takes long before a run."""
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from heatproof.execute.progress import Meter
+from heatproof.execute.progress import LINE_SECONDS, Meter, clock
 
 if TYPE_CHECKING:
     from heatproof.training.finetune import Step
@@ -25,6 +28,25 @@ def preparation_progress() -> Iterator[Callable[[str, int, int], None]]:
             meters[description].update(done, total, f"{done}/{total}")
 
         yield advance
+
+
+@contextmanager
+def still_working(title: str) -> Iterator[None]:
+    """Say now and then that something goes on whose end cannot be foreseen."""
+    finished = threading.Event()
+    begin = time.monotonic()
+
+    def follow() -> None:
+        while not finished.wait(LINE_SECONDS):
+            print(f"{title}: {clock(time.monotonic() - begin)} elapsed", file=sys.stderr)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
 
 
 @contextmanager

@@ -201,7 +201,7 @@ def plan(
       heatproof plan spec.yaml --detect 0.05 --spread 0.3
     """
     from heatproof.cli.planning import print_needed
-    from heatproof.cli.progress import preparation_progress
+    from heatproof.cli.progress import preparation_progress, still_working
     from heatproof.cli.results import print_assumed, print_cost, print_plan
     from heatproof.data.grids import assumed_confidence
     from heatproof.plan.assumed_cost import assumed_cost
@@ -217,7 +217,9 @@ def plan(
         print_needed(loaded, detect, spread, pilot, directory)
         return
     if assume is not None:
-        print_cost(assumed_cost(loaded, assume))
+        with still_working(f"counting the passes of {spec}"):
+            cost = assumed_cost(loaded, assume)
+        print_cost(cost)
         return
     with assumed_confidence() as assumed, preparation_progress() as measured:
         opened = open_spec(loaded, device, train=False, progress=measured, out=directory)
@@ -235,11 +237,12 @@ def validate(spec: str, device: str, **options: Any) -> None:
       heatproof validate spec.yaml
       heatproof validate hesse2024/imagenet/sds --data folder:/imagenet/val --weights-dir weights
     """
+    from heatproof.cli.progress import still_working
     from heatproof.cli.results import print_assumed, print_validated
     from heatproof.data.grids import assumed_confidence
     from heatproof.plan.open_spec import open_spec
 
-    with assumed_confidence() as assumed:
+    with assumed_confidence() as assumed, still_working(f"opening {spec}"):
         opened = open_spec(load_changed_spec(spec, options), device, train=False, measure=False)
     opened.check_applicable()
     print_validated(spec, opened)
