@@ -14,6 +14,7 @@
 #                   inputs, 50 runs that are killed and continued, and the longest tests (about an hour)
 # make audit        sbom.json, a list of what is installed, and the advisories known about it
 # make weights      the fine-tuned weights that ship, anew: about half an hour on two cores
+# make protocols    docs/protocols: the pictures and the generated tables
 # make truth        docs/img/known-truth-*.svg: soundness and completeness where the truth is known
 # Each sets up what it needs in .venv, once.
 
@@ -29,7 +30,7 @@ NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor 
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: quickstart test coverage docs dist test-isa engines bench bench-check soak audit lint check methods \
-  truth models notebooks weights clean
+  truth models notebooks protocols weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -100,6 +101,9 @@ methods: .venv/installed-dev
 truth: .venv/installed-dev
 	$(BIN)/heatproof simulate -o docs/img
 	rm docs/img/known-truth.csv
+
+protocols: .venv/installed-dev
+	$(BIN)/python docs/make_protocol_pictures.py docs
 
 notebooks: .venv/installed-dev
 	$(BIN)/python docs/make_notebooks.py
