@@ -4,6 +4,8 @@
 # make docs         the documentation site, site/index.html
 # make dist         wheel and source archive in dist/, tried in an empty environment
 # make test-isa     the numeric tests as on processors with AVX2 at most, and with SSE4.1 at most
+# make test-device  the tests of other devices on a pretend accelerator, which is compiled first, or on a real one:
+#                   HEATPROOF_DEVICE=cuda make test-device
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
 # make notebooks    the example notebooks, with the outputs of this version
@@ -29,8 +31,8 @@ NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor 
 # Bytecode is kept, also where the environment says otherwise: tests start many processes.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: quickstart test coverage docs dist test-isa engines bench bench-check soak audit lint check methods \
-  truth models notebooks protocols weights clean
+.PHONY: quickstart test coverage docs dist test-isa test-device engines bench bench-check soak audit lint check methods \
+  models notebooks protocols weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -56,6 +58,9 @@ test-isa: .venv/installed-dev
 	  $(PYTEST) $(NUMERIC)
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= \
 	  $(PYTEST) $(NUMERIC)
+
+test-device: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/device
 
 engines: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/engines.py --check

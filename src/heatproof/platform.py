@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from heatproof.errors import HeatproofError
 
@@ -88,10 +88,8 @@ def reset_peak_memory(device: torch.device) -> bool:
     Of this process it is measured on Linux; what the C library has kept of freed memory is given
     back before, where it can (glibc), so that it is not taken for memory in use.
     """
-    if device.type == "cuda":
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(device)
+    if accelerator := _accelerator(device):
+        accelerator.reset_peak_memory_stats(device)
         return True
     if device.type != "cpu" or sys.platform != "linux":
         return False
@@ -106,20 +104,24 @@ def reset_peak_memory(device: torch.device) -> bool:
 
 def memory_in_use(device: torch.device) -> int | None:
     """Return the bytes that are held on a device now; None where it is unknown."""
-    if device.type == "cuda":
-        import torch
-
-        return torch.cuda.memory_allocated(device)
+    if accelerator := _accelerator(device):
+        return accelerator.memory_allocated(device)
     return _bytes_of_process("VmRSS")
 
 
 def peak_memory_since(device: torch.device) -> int | None:
     """Return the most bytes that were held since `reset_peak_memory`; None where it is unknown."""
-    if device.type == "cuda":
-        import torch
-
-        return torch.cuda.max_memory_allocated(device)
+    if accelerator := _accelerator(device):
+        return accelerator.max_memory_allocated(device)
     return _bytes_of_process("VmHWM")
+
+
+def _accelerator(device: torch.device) -> Any:
+    """Return PyTorch's module of a device, if it counts the memory of the device; else None."""
+    import torch
+
+    module = torch.get_device_module(device)
+    return module if hasattr(module, "max_memory_allocated") else None
 
 
 def _bytes_of_process(name: str) -> int | None:

@@ -189,7 +189,8 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 def without_autocast() -> Iterator[None]:
     """Compute in the precision of the weights, whatever the caller has enabled."""
     with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
+        accelerator = torch.accelerator.current_accelerator()
+        for device in ("cpu", *([accelerator.type] if accelerator else [])):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield

@@ -458,8 +458,8 @@ class Model:
 
     def normalize(self, images: Tensor) -> Tensor:
         """Convert images ``(…, C, H, W)`` in [0, 1] to the model's input space."""
-        if self.device.type == "cuda" and images.device.type == "cpu":
-            images = images.pin_memory()  # so that it is copied while the GPU computes
+        if self.device.type not in ("cpu", "mps") and images.device.type == "cpu":
+            images = images.pin_memory()  # so that it is copied while the accelerator computes
         return (images.to(self.device, self.dtype, non_blocking=True) - self.mean) / self.std
 
     def denormalize(self, x: Tensor) -> Tensor:

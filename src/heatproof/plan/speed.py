@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from heatproof.errors import HeatproofError
 from heatproof.files import atomic_write, content_hash
 from heatproof.methods import Expression
 from heatproof.models.cache_dir import home
@@ -36,6 +37,7 @@ from heatproof.platform import cpu_name, peak_memory
 from heatproof.protocols import Protocol
 from heatproof.runs.format import ModelView, TimingKey
 from heatproof.scoring.evaluation import Evaluation
+from heatproof.scoring.out_of_memory import is_out_of_memory
 
 FORWARDS_PER_BACKWARD = 3.0  # cost of a backward pass with its forward pass, in forward passes
 # Methods that optimise: images per sample in one step, where a pass of `extremal` is half as large.
@@ -111,9 +113,20 @@ _probes: WeakKeyDictionary[Body, Probe] = WeakKeyDictionary()
 
 
 def probe(model: Model) -> Probe:
-    """Pass one image through a network, once for all models that have it in common."""
+    """Pass one image through a network, once for all models that have it in common.
+
+    Raises:
+        HeatproofError: If there is not enough memory for it.
+    """
     if model.body not in _probes:
-        _probes[model.body] = _probe(model)
+        try:
+            _probes[model.body] = _probe(model)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise HeatproofError(
+                f"{model.name}: there is not enough memory for a pass with one image"
+            ) from error
     return _probes[model.body]
 
 

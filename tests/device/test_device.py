@@ -1,0 +1,285 @@
+"""On an accelerator, everything gives what it gives on the processor, and memory is the device's.
+
+``make test-device`` runs these tests on the pretend accelerator of this directory, and
+``HEATPROOF_DEVICE=cuda make test-device`` on a graphics card.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import accelerator
+import pandas as pd
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+import heatproof as hp
+from heatproof.baselines import BASELINES, Baseline
+from heatproof.cli import main
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.methods import METHODS
+from heatproof.models.backends import NAMES as BACKENDS
+from heatproof.platform import memory_in_use, peak_memory_since, reset_peak_memory
+from heatproof.protocols import PROTOCOLS
+from heatproof.tensor.noise import Rng
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+MODELS = ["resnet", "vgg", "vit", "bcos", "bagnet"]
+FEW = {"masks": 8, "steps": 2, "n": 2, "designs": 2, "copies": 2, "turns": 1}
+COARSE = ("kernelshap", "lime", "hsic", "sobol")  # over 2×2 cells
+GRIDS = ("gridpg", "difull", "dipart")
+OF_PROTOCOLS = {
+    "deletion": "steps=3, baseline=blur",
+    "insertion": "steps=3, baseline=uniform",
+    "srg": "steps=3",
+    "ids": "steps=3, updated=true, baseline=mean",
+    "road": "steps=3",
+    "soundness": "step=0.25, baseline=zero",
+    "completeness": "steps=3, baseline=zero",
+    "sds": "baseline=random-color",
+    **dict.fromkeys(GRIDS, "grids=2, confidence=0.5"),
+}
+# of the largest value: sums are in another order on a graphics card
+TOLERANCE = 1e-5 if accelerator.IS_FAKE else 1e-3
+pretend = pytest.mark.skipif(not accelerator.IS_FAKE, reason="of the pretend accelerator")
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    if why := accelerator.why_missing():
+        pytest.skip(why)
+    return accelerator.use_device()
+
+
+def paperbirds(name: str, device: str) -> hp.Model:
+    return hp.load_model(f"paperbirds/{name}", device=device)
+
+
+def few(method) -> str:
+    """Return a method with as few passes as it takes."""
+    options = [
+        f"{name}={value}"
+        for name, value in FEW.items()
+        if name in method.parameters and type(method.parameters[name].default) is int
+    ]
+    options += ["cells=2"] * (method.id in COARSE)
+    options += ["size=16, stride=16"] * (method.id == "occlusion")
+    return f"{method.id}({', '.join(options)})" if options else method.id
+
+
+def images(count: int = 3) -> Tensor:
+    birds = hp.load_data("paperbirds:test", limit=count)
+    return torch.stack([birds.load(i).image for i in range(count)])
+
+
+def assert_close(ours: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> None:
+    scale = max(1e-30, expected.abs().max().item())
+    torch.testing.assert_close(ours.cpu(), expected, rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_method_gives_the_maps_of_the_processor(device, name):
+    there, here = paperbirds(name, device), paperbirds(name, "cpu")
+    done = 0
+    for entry in METHODS:
+        if entry.source is not None or entry.needs & {"silhouette"}:
+            continue
+        maps = []
+        for model in (there, here):
+            try:
+                found = hp.explain(
+                    model, model.normalize(images()), [0, 1, 2], few(entry), reference=images()
+                )
+            except NotApplicable:
+                continue
+            assert found.device.type == model.device.type, entry.id
+            maps.append(found)
+        if maps:
+            done += 1
+            assert_close(*maps)
+    assert done >= (28 if name == "vit" else 35)
+
+
+def test_every_baseline_fills_as_on_the_processor(device):
+    there, here = paperbirds("resnet", device), paperbirds("resnet", "cpu")
+    for entry in BASELINES:
+        baseline = Baseline.parse("featurevis(steps=2)" if entry.id == "featurevis" else entry.id)
+        filled = []
+        for model in (there, here):
+            x = model.normalize(images())
+            removed = torch.arange(64, device=x.device) % 3 == 0
+            prepared = baseline.prepare(model, iter([x])) if entry.prepare else None
+            filled.append(
+                baseline.fill(
+                    x,
+                    model,
+                    Rng(0, ["a", "b", "c"], x.device),
+                    removed.expand(3, 64, 64),
+                    prepared,
+                )
+            )
+        assert filled[0].device.type == there.device.type, entry.id
+        assert_close(*filled)
+
+
+def scores(model: hp.Model, protocols: list[str], limit: int) -> pd.DataFrame:
+    methods = ["ixg", "gradcam", "random"]
+    reference = hp.load_data("paperbirds:train", limit=4)
+    options = {"limit": limit, "reference": reference, "batch_size": 4}
+    return hp.evaluate(model, "paperbirds:test", methods, protocols, **options).scores
+
+
+def assert_same_scores(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    columns = [
+        name for name in ("protocol", "method", "sample", "status", "reason") if name in found
+    ]
+    assert len(found) == len(expected) > 0
+    pd.testing.assert_frame_equal(found[columns], expected[columns])
+    pd.testing.assert_series_equal(found["value"], expected["value"], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("grids", [False, True])
+def test_every_protocol_gives_the_scores_of_the_processor(device, grids):
+    protocols = [
+        f"{entry.id}({OF_PROTOCOLS[entry.id]})" if entry.id in OF_PROTOCOLS else entry.id
+        for entry in PROTOCOLS
+        if entry.cls.source is None and (entry.id in GRIDS) == grids
+    ]
+    limit = 40 if grids else 2
+    found, expected = (
+        scores(paperbirds("vgg", place), protocols, limit) for place in (device, "cpu")
+    )
+    assert {name.partition("(")[0] for name in found["protocol"]} == {
+        name.partition("(")[0] for name in protocols
+    }
+    assert found["value"].notna().mean() > 0.7
+    assert_same_scores(found, expected)
+
+
+def test_random_draws_are_those_of_the_processor(device):
+    there, here = Rng(3, ["a", "b"], device), Rng(3, ["a", "b"])
+    for draw in ("normal", "uniform", "once"):
+        drawn = getattr(there, draw)("test", (4, 5))
+        assert drawn.device.type == torch.device(device).type
+        assert torch.equal(drawn.cpu(), getattr(here, draw)("test", (4, 5)))
+
+
+def tiny(device: str) -> hp.Model:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        net = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3)
+        )
+    return hp.Model(net.to(device), size=16, classes=["a", "b", "c"], name="tiny")
+
+
+def test_fine_tuning_gives_the_weights_of_the_processor(device, tmp_path):
+    noise = torch.rand(24, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    data = hp.TensorData(noise, [i % 3 for i in range(24)])
+    val = hp.TensorData(1 - noise, [i % 3 for i in range(24)], [f"v{i}" for i in range(24)])
+    tuned = []
+    for place in (device, "cpu"):
+        out = tmp_path / place.replace(":", "-")
+        options = {"epochs": 2, "batch_size": 8, "lr": 0.05, "worst_images": 8}
+        result = hp.finetune(tiny(place), data, val=val, out=out, precision="float32", **options)
+        tuned.append((result, hp.load_model(tiny("cpu"), weights=result.weights).module))
+    (there, ours), (here, expected) = tuned
+    assert not torch.equal(expected[0].weight, tiny("cpu").module[0].weight)
+    for a, b in zip(ours.parameters(), expected.parameters(), strict=True):
+        assert_close(a, b.detach(), 10 * TOLERANCE)
+    assert [e.loss for e in there.metrics[1:]] == pytest.approx(
+        [e.loss for e in here.metrics[1:]], rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backend_is_right_or_refused(device, backend):
+    arguments = ("paperbirds:test", ["ixg", "occlusion(size=16, stride=16)"], ["sds"])
+    expected = hp.evaluate(paperbirds("resnet", "cpu"), *arguments, limit=4).scores
+    try:
+        result = hp.evaluate(paperbirds("resnet", device), *arguments, limit=4, backend=backend)
+    except HeatproofError as error:
+        assert backend in ("compile", "openvino") and backend in str(error)
+    else:
+        assert_same_scores(result.scores, expected)
+
+
+def test_another_device_is_chosen_on_the_command_line(device, tmp_path):
+    count = torch.accelerator.device_count()
+    last = f"{device.partition(':')[0]}:{count - 1}"
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "models: [paperbirds/resnet]\ndata: {name: paperbirds, split: test, limit: 4}\n"
+        "methods: [ixg, rise(masks=8)]\nprotocols: [sds]\n"
+    )
+    frames = []
+    for place in (last, "cpu"):
+        out = tmp_path / place.replace(":", "-")
+        done = CliRunner().invoke(main, ["run", str(spec), "-o", str(out), "--device", place])
+        assert done.exit_code == 0, done.output
+        frames.append(hp.Result.load(out).scores)
+    assert_same_scores(*frames)
+    missing = f"{device.partition(':')[0]}:{count}"
+    refused = CliRunner().invoke(main, ["run", str(spec), "--device", missing])
+    assert refused.exit_code == 2 and "cannot be used here" in refused.output
+
+
+def test_memory_is_that_of_the_device(device):
+    place = torch.device(device)
+    before = memory_in_use(place)
+    assert reset_peak_memory(place)
+    kept = torch.empty(2**20, device=place)
+    more = torch.empty(2**20, device=place)
+    del more
+    assert memory_in_use(place) - before == kept.nbytes == 2**22
+    assert peak_memory_since(place) - before == 2**23
+
+
+def test_images_are_copied_while_the_device_computes(device):
+    model = paperbirds("resnet", device)
+    before = accelerator.extension().late_copies() if accelerator.IS_FAKE else 0
+    x = model.normalize(images())
+    assert_close(x, paperbirds("resnet", "cpu").normalize(images()))
+    if accelerator.IS_FAKE:
+        assert accelerator.extension().late_copies() == before + 1
+
+
+@pretend
+def test_the_batch_is_halved_when_the_device_has_no_more_memory(device):
+    arguments = ("paperbirds:test", ["ixg", "gradcam"], ["sds"])
+    expected = hp.evaluate(paperbirds("resnet", "cpu"), *arguments, limit=16, batch_size=2).scores
+    model = paperbirds("resnet", device)
+    refused = accelerator.extension().refused(0)
+    with accelerator.memory_for(12 * 2**20):
+        found = hp.evaluate(model, *arguments, limit=16, batch_size=16).scores
+    assert accelerator.extension().refused(0) > refused
+    assert_same_scores(found, expected)
+
+
+@pretend
+def test_what_does_not_fit_with_one_image_is_an_error(device):
+    model = paperbirds("resnet", device)
+    with accelerator.memory_for(2**17), pytest.raises(HeatproofError, match="not enough memory"):
+        hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=2)
+
+
+@pretend
+def test_the_pretend_accelerator_behaves_like_one(device):
+    x = torch.rand(3, 4)
+    there, second = x.to("fake:0"), x.to("fake:1")
+    assert (there.device.index, second.device.index) == (0, 1)
+    for other in (x, second):
+        with pytest.raises(RuntimeError, match="same device"):
+            there + other
+    copied = copy.deepcopy(nn.Linear(2, 2).to("fake:1"))
+    assert copied.weight.device == torch.device("fake:1")
+    pinned = x.pin_memory()
+    expected = x.clone()
+    late = pinned.to("fake", non_blocking=True)
+    pinned.zero_()  # before the copy is made: a race, as on a graphics card
+    assert not torch.equal(late.cpu(), expected) and torch.equal(there.cpu(), expected)
+    with accelerator.memory_for(1000), pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1000, device="fake:0")
+    torch.empty(1000, device="fake:0")
