@@ -32,7 +32,7 @@ NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor 
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: quickstart test coverage docs dist test-isa test-device engines bench bench-check soak audit lint check methods \
-  models notebooks protocols weights clean
+  truth models notebooks protocols weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
