@@ -208,7 +208,7 @@ def test_the_explorer_shows_chosen_methods_of_a_sample(visit, report: Path):
     visitor = visit(report)
     page = visitor.open("explorer.html")
     maps = page.locator("#x-maps figure:has(.heat)")
-    assert maps.count() == 6  # the best, and two controls
+    assert maps.count() == 4  # those of the overview
     page.locator(".chooser summary").click()
     page.get_by_role("button", name="none").click()
     assert maps.count() == 0

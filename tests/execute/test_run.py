@@ -508,7 +508,8 @@ def test_scores_that_are_not_finite_have_a_message_and_a_report(tmp_path):
     torch.manual_seed(0)
     model = hp.Model(NotANumber(), size=64)
     result = hp.evaluate(model, hp.TensorData(IMAGES, [0, 1, 2]), ["edges"], ["sds"])
-    assert set(result.scores["message"]) == {"the model's score is not finite"}
+    told = "the logits of the network are not finite for this image"
+    assert set(result.scores["message"]) == {told}
     assert result.report(tmp_path / "report").is_file()
 
 

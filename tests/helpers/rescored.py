@@ -58,5 +58,8 @@ def rescored(result: hp.Result, score: Callable[[pd.Series], float]) -> hp.Resul
         rows["status"] = np.where(np.isnan(values), "undefined", "ok")
         rows["message"] = np.where(np.isnan(values), "the map is not finite", "")
         changed = pa.Table.from_pandas(rows, table.schema, preserve_index=False)
+        column = table.schema.get_field_index("value")
+        exact = pa.array(np.array(values, dtype=float), from_pandas=False)  # nan is no null
+        changed = changed.set_column(column, table.schema.field(column), exact)
         store.commit(task.name, changed, store.tensors(task.name), store.timings(task.name))
     return hp.Result.load(store.root)

@@ -126,7 +126,7 @@ def test_rewritten_maps_are_read_again(model, tmp_path):
 
 
 def test_files_that_do_not_fit_are_reported(model, tmp_path):
-    with pytest.raises(HeatproofError, match="there is no file"):
+    with pytest.raises(HeatproofError, match="there is no file|does not exist"):
         Expression.parse(f"file:{tmp_path}/none.npz")
     np.save(tmp_path / "alone.npy", np.zeros((2, 8, 8)))
     with pytest.raises(HeatproofError, match="write the sample ids"):
@@ -190,7 +190,9 @@ def test_a_picture_that_cannot_be_read_is_explained(pictures):
     (pictures / "maps/0/a.png").write_bytes(b"not a picture")
     data = f"folder:{pictures / 'images'}"
     result = hp.evaluate("paperbirds/resnet", data, [f"file:{pictures / 'maps'}"], ["deletion"])
-    assert "cannot read a map from" in result.failures["message"].iloc[0]
+    lost = result.left_out
+    assert "cannot read a map from" in lost["message"].iloc[0]
+    assert lost["status"].iloc[0] == "missing"
 
 
 def test_fine_tuned_weights_are_explained_by_functions_and_not_by_objects(model):

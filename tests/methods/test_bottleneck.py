@@ -92,10 +92,8 @@ def test_reference_images_must_not_be_evaluated(model, birds, tmp_path):
         reference=torch.rand(8, 3, 64, 64),
     )
     assert with_reference.scores["status"].eq("ok").all()
-    same = hp.evaluate(model, (images, [0, 1, 2, 3]), ["iba(steps=1, copies=1)"], reference=images)
-    assert (
-        same.scores["message"].str.contains("4 of the 4 reference images of .* are evaluated").all()
-    )
+    with pytest.raises(HeatproofError, match="4 of the 4 reference images of .* are evaluated"):
+        hp.evaluate(model, (images, [0, 1, 2, 3]), ["iba(steps=1, copies=1)"], reference=images)
 
 
 def test_a_run_prepares_once(model, tmp_path, monkeypatch):

@@ -84,7 +84,7 @@ def test_every_surface_marks_a_method_that_fails_on_most_images(tmp_path: Path, 
     assert re.search(r"–  mostly_nan .* n = 1, not ranked, 5 failed", repr(result))
     markdown, latex = result.to_markdown(), result.to_latex()
     assert re.search(r"\| mostly\\_nan \| -?[\d.]+†", markdown)
-    assert "\n† not ranked: no score on more than a tenth of the images" in markdown
+    assert " † not ranked: no score on more than a tenth of the images" in markdown
     assert r"\textdagger{} not ranked: no score" in latex
     assert latex.count("&") == len(METHODS) + 2  # a note is no row of the table
     complete = result.to_markdown().replace("†", "").splitlines()[2:5]

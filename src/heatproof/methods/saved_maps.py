@@ -115,7 +115,8 @@ def method_from_maps(path: Path) -> tuple[Callable[..., Tensor], str]:
     except (OSError, ValueError):
         is_file = False
     if not is_file:
-        raise HeatproofError(f"there is no file {path.absolute()}")
+        what = "is not a regular file" if path.exists() else "does not exist"
+        raise HeatproofError(f"the file of maps {path.absolute()} {what}")
     ids_path = path.with_suffix(".txt")
     _check_file(path)
     parts = [path, ids_path] if path.suffix == ".npy" and ids_path.is_file() else [path]
