@@ -340,3 +340,18 @@ def test_python_warns_of_what_the_report_warns_of(models):
     dim = hp.evaluate(models[0], dark, ["ixg"], ["sds"], keep_maps=2)
     assert any("after normalisation" in text for text in dim.caveats)
     assert "after normalisation" in repr(dim) and "after normalisation" in dim._repr_html_()
+
+
+def test_a_setting_that_applies_to_nothing_is_a_caveat():
+    """A grid takes four classes, which a network of two does not have."""
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(3, 4, 5, stride=4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
+    net = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+    model = hp.Model(net, size=32, name="two")
+    data = hp.TensorData(torch.rand(6, 3, 32, 32), [0, 1] * 3)
+    result = hp.evaluate(model, data, ["ixg", "random"], ["gridpg", "sds"])
+    why = "gridpg has no score on two: a grid of 2×2 shows 4 classes, but two has 2"
+    assert result.caveats.count(why) == 1
+    assert why in " ".join(repr(result).split())
+    with pytest.raises(hp.HeatproofError, match="a grid of 2×2 shows 4 classes, but two has 2"):
+        hp.evaluate(model, data, ["ixg", "random"], ["gridpg"])

@@ -19,7 +19,7 @@ from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.costs import cost_frame
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.halves import bootstrap_aggregates
-from heatproof.analysis.intervals import RESAMPLES
+from heatproof.analysis.intervals import GROUP, RESAMPLES
 from heatproof.analysis.run_statistics import RunStatistics, with_texts
 from heatproof.analysis.settings import summarize
 from heatproof.errors import HeatproofError, join_limited, unknown
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from heatproof.results.plots import Plots
 
 FEW = 10  # clusters, below which intervals are not reliable
-MOST_REASONS = 5  # methods without a score whose reason is shown
+MOST_REASONS = 5  # methods, or settings, without a score whose reason is shown
 JSON_SCHEMA = 1  # raised when a key of ``to_json`` changes its name or meaning
 
 
@@ -122,13 +122,14 @@ class Result(RunStatistics):
         Methods that are not ranked because scores are missing, files that are damaged, models that
         classify no better than guessing, images that hardly fit the normalisation, outputs that are
         not logits, too few samples, images that could not be read, parts that were computed with
-        other versions or hardware, methods without any score, and methods that were run before and
-        are not shown.
+        other versions or hardware, methods and settings without any score, and methods that were
+        run before and are not shown.
         """
         damage = [damage_text(self.store)] if self.store.damage else []
         models = [*self._no_better_than_guessing, *self.input_advice, *self._output_advice]
         samples = [*self._few_samples, *self._skipped]
-        origin = [*differences(self.store), *self._unscored, *self._hidden]
+        lost = [*self._empty_settings, *self._unscored]
+        origin = [*differences(self.store), *lost, *self._hidden]
         return [*self.not_ranked, *damage, *models, *samples, *origin]
 
     @property
@@ -169,6 +170,22 @@ class Result(RunStatistics):
         ]
 
     @property
+    def _empty_settings(self) -> list[str]:
+        """Why settings have no score on a model that has some under others."""
+        counts = self.summary_frame.groupby(GROUP, sort=False, observed=True)["n"].sum()
+        scored = {key[0] for key, n in counts.items() if n}
+        sentences = []
+        for model, *setting in (key for key, n in counts.items() if not n and key[0] in scored):
+            lost = self.rows[self.rows["message"] != ""]
+            for column, value in zip(GROUP, (model, *setting), strict=True):
+                lost = lost[lost[column] == value]
+            reason = lost["message"].iloc[0].removeprefix(f"{setting[0]}: ") if len(lost) else ""
+            why = f": {reason}" if reason else ""
+            label = self.setting_labels[tuple(setting)]
+            sentences.append(f"{label} has no score on {self.titles[model]}{why}")
+        return _first(sentences, "settings")
+
+    @property
     def _unscored(self) -> list[str]:
         """Why methods have no score under any setting, one sentence each.
 
@@ -180,9 +197,9 @@ class Result(RunStatistics):
         lost = lost[~(expected & (lost["status"] == "undefined"))]
         first = lost[lost["message"] != ""].drop_duplicates("method")
         reasons = zip(first["method"], first["status"], first["message"], strict=True)
-        sentences = [f"{method} has no score ({status}): {why}" for method, status, why in reasons]
-        more = [f"{len(sentences) - MOST_REASONS} more methods have no score; see result.left_out"]
-        return sentences[:MOST_REASONS] + (more if len(sentences) > MOST_REASONS else [])
+        return _first(
+            [f"{m} has no score ({status}): {why}" for m, status, why in reasons], "methods"
+        )
 
     @property
     def _hidden(self) -> list[str]:
@@ -447,3 +464,9 @@ class Result(RunStatistics):
         if remote := remote_of(target):
             remote.push()
         return target
+
+
+def _first(sentences: list[str], what: str) -> list[str]:
+    """Return the first sentences, and how many more there are."""
+    more = [f"{len(sentences) - MOST_REASONS} more {what} have no score; see result.left_out"]
+    return sentences[:MOST_REASONS] + (more if len(sentences) > MOST_REASONS else [])
