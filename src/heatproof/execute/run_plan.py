@@ -50,7 +50,8 @@ def run_plan(
         models = {task.subject: task.model for task in plan.tasks}
         open_tasks = find_open_tasks(plan, store)
         facts = provenance(spec, models, engine.threads, layer_shape)
-        _warn_of_other_networks(facts, store)
+        if not add:
+            _warn_of_other_networks(facts, store)
         without_tasks, tasks = plan_file_parts(plan)
         store.write_plan(without_tasks, facts, computes=bool(open_tasks), tasks=tasks)
         engine.execute(plan, store, watcher, open_tasks)
