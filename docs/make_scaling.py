@@ -12,9 +12,9 @@ from pathlib import Path
 
 from heatproof.errors import HeatproofError
 from heatproof.plan.assumed_cost import assumed_plan
-from heatproof.plan.cost import plan_cost
+from heatproof.plan.cost import plan_passes
 from heatproof.plan.spec import load_spec
-from heatproof.plan.speed import FORWARDS_PER_BACKWARD
+from heatproof.plan.speed import in_forwards
 from heatproof.plan.studies import figures
 
 SPEED = 1000  # forward passes per second that are assumed
@@ -35,10 +35,12 @@ def row(name: str, images: int) -> str | None:
         plan = assumed_plan(load_spec(name), images)
     except HeatproofError:
         return None
-    costs = plan_cost(plan).values()
-    forwards = sum(cost.forwards for cost in costs)
-    backwards = sum(cost.backwards for cost in costs)
-    hours = (forwards + FORWARDS_PER_BACKWARD * backwards) / SPEED / 3600
+    models_of = {task.subject: task.model for task in plan.tasks}
+    passes = plan_passes(plan)
+    forwards = sum(of_view["forward"] for of_view in passes.values())
+    backwards = sum(of_view["backward"] for of_view in passes.values())
+    whole = sum(in_forwards(models_of[subject], of_view) for subject, of_view in passes.items())
+    hours = whole / SPEED / 3600
     rows = sum(len(task.indices) * len(task.records) for task in plan.tasks)
     models = len({task.model_name for task in plan.tasks})
     return (

@@ -106,8 +106,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "controls": ("random", "constant", "edges", "center", "object"),
 }
-# What a paper calls the methods of its group, in the same order; Hesse et al. have the marks
-# of its legend (Table 2). Figures of a run of the group have these names.
 _PICARD = (  # Appendix B names six; the others have their usual names
     "Saliency",
     "Gradient-Input",
@@ -124,6 +122,8 @@ _PICARD = (  # Appendix B names six; the others have their usual names
     "Sobol",
     "HSIC",
 )
+# What a paper calls the methods of its group, in the same order. ● and ■ are in the legend of
+# Hesse et al. (Table 2); ◆ and ▲ are ours. Figures of a run of the group have these names.
 PAPER_NAMES: dict[str, tuple[str, ...]] = {
     "hesse2024": (
         "● I×G",
