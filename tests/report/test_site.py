@@ -192,7 +192,7 @@ def test_keys_are_the_first_author_and_the_year(citation: str, keys: list[str]):
 
 def test_the_variance_has_bars_and_papers_are_shown_where_a_number_is_comparable(tmp_path: Path):
     methods = ["ixg", "ig(steps=5)", "saliency", "gradcam", "constant"]
-    protocol = {"name": "sds", "baseline": ["zero", "blur"]}
+    protocol = {"name": "sds", "baseline": ["zero", "uniform", "blur"]}
     found = hp.evaluate(
         "paperbirds/vgg", "paperbirds:test", methods, [protocol], limit=5, out=tmp_path / "run"
     )
