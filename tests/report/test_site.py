@@ -11,7 +11,6 @@ import torch
 from report_text import report_text
 
 import heatproof as hp
-from heatproof.analysis.published import all_comparisons
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.methods import METHODS
 from heatproof.protocols import PROTOCOLS
@@ -190,9 +189,9 @@ def test_keys_are_the_first_author_and_the_year(citation: str, keys: list[str]):
     assert keys_of(citation) == keys
 
 
-def test_the_variance_has_bars_and_papers_are_shown_where_a_number_is_comparable(tmp_path: Path):
+def test_the_variance_has_bars_and_a_constant_map_is_no_surprise(tmp_path: Path):
     methods = ["ixg", "ig(steps=5)", "saliency", "gradcam", "constant"]
-    protocol = {"name": "sds", "baseline": ["zero", "uniform", "blur"]}
+    protocol = {"name": "sds", "patches": 16, "baseline": ["zero", "blur"]}
     found = hp.evaluate(
         "paperbirds/vgg", "paperbirds:test", methods, [protocol], limit=5, out=tmp_path / "run"
     )
@@ -202,7 +201,4 @@ def test_the_variance_has_bars_and_papers_are_shown_where_a_number_is_comparable
         r'<rect width="([\d.]+)" height="12"', page.with_name("stability.html").read_text()
     )
     assert [float(bar) for bar in bars] == pytest.approx((160 * shares.clip(0)).tolist(), abs=0.06)
-    comparisons = all_comparisons(RunStatistics(found.store))
-    verdicts = {line.verdict for comparison in comparisons for line in comparison.lines}
-    assert verdicts == {"not comparable"} and not page.with_name("papers.html").exists()
     assert not any("constant" in caveat for caveat in found.caveats)
