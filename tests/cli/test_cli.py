@@ -229,7 +229,10 @@ def test_validate_says_how_the_images_of_grids_are_prepared_and_plan_counts_late
         "methods: [ixg, 'rise(masks=5)@final']\nprotocols: [{name: gridpg, grids: 2}]\n"
     )
     told = call("validate", spec)
-    assert "2×2 images of 64 px (shorter side resized to" in told and "128 px" not in told
+    assert (
+        "2×2 images of 64 px (images of another size: shorter side resized to" in told
+        and "128 px" not in told
+    )
     # The masks of the first of four cells serve all of them; each has its own features and maps.
     assert "10 forward and 0 backward passes more start at a later layer" in call("plan", spec)
 

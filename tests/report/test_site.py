@@ -188,3 +188,18 @@ def test_the_report_cites_what_the_run_has_used(page: Path):
 )
 def test_keys_are_the_first_author_and_the_year(citation: str, keys: list[str]):
     assert keys_of(citation) == keys
+
+
+def test_the_variance_has_bars_and_a_constant_map_is_no_surprise(tmp_path: Path):
+    methods = ["ixg", "ig(steps=5)", "saliency", "gradcam", "constant"]
+    protocol = {"name": "sds", "patches": 16, "baseline": ["zero", "blur"]}
+    found = hp.evaluate(
+        "paperbirds/vgg", "paperbirds:test", methods, [protocol], limit=5, out=tmp_path / "run"
+    )
+    page = found.report()
+    shares = found.variance()["share"]
+    bars = re.findall(
+        r'<rect width="([\d.]+)" height="12"', page.with_name("stability.html").read_text()
+    )
+    assert [float(bar) for bar in bars] == pytest.approx((160 * shares.clip(0)).tolist(), abs=0.06)
+    assert not any("constant" in caveat for caveat in found.caveats)
