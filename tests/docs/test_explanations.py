@@ -13,12 +13,13 @@ from printed import same_output
 from torch import nn
 
 import heatproof as hp
+from heatproof.methods import METHODS
 from heatproof.plan.spec import make_spec
-from heatproof.report.bibliography import entries
+from heatproof.report.bibliography import entries, keys_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = ["installation", "tutorial", "reading-results", "faq", "citing"]
+PAGES = ["installation", "tutorial", "reading-results", "faq", "citing", "method-names"]
 SHOWN = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
 
 
@@ -92,6 +93,21 @@ def test_the_page_on_messages_quotes_what_heatproof_says(monkeypatch, tmp_path):
 def test_the_spec_of_the_page_on_messages_is_valid():
     (spec,) = re.findall(r"```yaml\n(.*?)```", read("faq"), re.DOTALL)
     assert make_spec(yaml.safe_load(spec)).expressions()
+
+
+def test_every_method_has_its_full_name_in_its_family_and_a_link():
+    families = read("method-names").split("\n## ")[1:]
+    rows = [re.findall(r"^- \*\*(.+?)\*\*, `(\S+)`: (.+)$", text, re.M) for text in families]
+    names = [name for family in rows for _, name, _ in family]
+    assert sorted(names) == sorted(entry.id for entry in METHODS if entry.source is None)
+    known = entries()
+    for family in rows:
+        assert len({METHODS[name].family for _, name, _ in family}) == 1
+        for full, name, text in family:
+            assert full != name
+            for key in keys_of(METHODS[name].paper):
+                address = re.search(r"(?:url|doi) = \{(.+?)\}", known[key])
+                assert address is not None and f"{address[1]})" in text, name
 
 
 def test_the_links_of_the_page_on_citing_are_those_of_the_bibliography():

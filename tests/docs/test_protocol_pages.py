@@ -104,7 +104,7 @@ def test_a_page_links_the_papers_that_the_protocol_names(name):
         assert any(link.endswith(address[1].removeprefix("https://arxiv.org")) for link in links)
 
 
-@pytest.mark.parametrize("name", ["README", *SHIPPED])
+@pytest.mark.parametrize("name", ["README", *SHIPPED, "../method-names"])
 def test_formulas_become_mathml_and_are_safe_on_github(name, site):
     """GitHub takes a backslash before punctuation as an escape, within formulas too."""
     text = re.sub(r"```.*?```", "", read(name), flags=re.DOTALL)
