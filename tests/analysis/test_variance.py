@@ -125,3 +125,14 @@ def test_a_setting_that_comes_with_its_protocol_is_not_told_from_it():
     assert list(found.shares) == ["method", "protocol", "rest"]
     assert found.shares["rest"] == pytest.approx(0)
     assert sum(e for e in found.shares.values()) == pytest.approx(1)
+
+
+def test_a_method_without_a_rank_under_one_setting_is_left_out():
+    ranks = np.tile(ORDER.astype(float), (4, 1))
+    ranks[1, 2] = np.nan
+    gaps = [standing("x", KEYS, ranks), standing("y", KEYS, np.tile(ORDER, (4, 1)))]
+    found = split_variance(gaps, facts())
+    assert found.methods == ["a", "b", "d", "e"] and found.settings == 8
+    assert found.shares["method"] == pytest.approx(1)
+    ranks[2, 3] = ranks[3, 4] = np.nan
+    assert split_variance(gaps, facts()) is None  # two are ranked by all

@@ -1,4 +1,4 @@
-"""Tests on another device: the pretend accelerator ``fake``, or the one that HEATPROOF_DEVICE names.
+"""Another device for tests: the pretend accelerator ``fake``, or what HEATPROOF_DEVICE names.
 
 `accelerator.cpp` says what the pretend accelerator has. It is compiled once by
 `torch.utils.cpp_extension`, in about half a minute, and registered as the device ``fake``.
