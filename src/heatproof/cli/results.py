@@ -22,6 +22,7 @@ from heatproof.models.preprocessing import Resize
 from heatproof.plan.cost import BASES, Forecast, plan_cost, uncounted_methods
 from heatproof.plan.tasks import Plan
 from heatproof.protocols import PROTOCOLS
+from heatproof.report.sections.headline import recommendations
 from heatproof.runs.format import Cost, GridNote, ModelView
 from heatproof.text import counted, short_titles, with_short_titles
 
@@ -65,7 +66,7 @@ def print_summary(result: Result) -> None:
             _print_scores(title, protocol, setting, part, str(baseline), counts, layers)
     for caveat in result.caveats:
         console.print(f"! {caveat}", style="bold yellow", markup=False)
-    for sentence in result.verdicts:
+    for sentence in recommendations(result):
         print_plain(sentence)
 
 

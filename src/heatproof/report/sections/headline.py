@@ -214,7 +214,7 @@ def verdict(run: RunStatistics, site: Site, evidence: Evidence) -> Verdict | Non
     standing = evidence.standing
     labels = run.setting_labels
     correct, labelled = run.accuracy[standing.model]
-    fewest = _fewest([run.counts_of[standing.model, key] for key in _used_keys(evidence)])
+    fewest = _fewest_counted(run, evidence)
     doubts = _doubts(run, evidence, fewest)
     return Verdict(
         evidence=evidence,
@@ -222,14 +222,7 @@ def verdict(run: RunStatistics, site: Site, evidence: Evidence) -> Verdict | Non
         layer=standing.layer,
         leader=leader,
         badge=wording.badge(evidence, bool(doubts)),
-        recommendation=wording.recommendation(
-            evidence,
-            run.titles.__getitem__,
-            guessing=doubts.chance is not None,
-            few=doubts.few is not None,
-            control=doubts.control,
-            random=bool(doubts.random),
-        ),
+        recommendation=_recommendation(run, evidence, doubts),
         maps=example_maps(run, site, evidence),
         ranked=len(evidence.ranked),
         rank=evidence.mean_rank(leader),
@@ -249,6 +242,30 @@ def verdict(run: RunStatistics, site: Site, evidence: Evidence) -> Verdict | Non
         cost=leader_cost(run, evidence),
         brief=brief_ranking(run, evidence),
     )
+
+
+def recommendations(run: RunStatistics) -> list[str]:
+    """Say which method to use on each model, or why none can be recommended."""
+    evidences = [evidence for evidence in run.evidence if evidence.leader]
+    return [
+        _recommendation(run, evidence, _doubts(run, evidence, _fewest_counted(run, evidence)))
+        for evidence in evidences
+    ]
+
+
+def _recommendation(run: RunStatistics, evidence: Evidence, doubts: Doubts) -> str:
+    return wording.recommendation(
+        evidence,
+        run.titles.__getitem__,
+        guessing=doubts.chance is not None,
+        few=doubts.few is not None,
+        control=doubts.control,
+        random=bool(doubts.random),
+    )
+
+
+def _fewest_counted(run: RunStatistics, evidence: Evidence) -> SampleCounts:
+    return _fewest([run.counts_of[evidence.model, key] for key in _used_keys(evidence)])
 
 
 def _doubts(run: RunStatistics, evidence: Evidence, fewest: SampleCounts) -> Doubts:
