@@ -26,7 +26,7 @@ from heatproof.models.vision import import_torchvision
 from heatproof.plan.spec import parse_protocols
 from heatproof.protocols.randomization import other_classes
 from heatproof.scoring.evaluation import Evaluation
-from heatproof.scoring.kernel import score_batch
+from heatproof.scoring.score_batch import score_batch
 from heatproof.tensor.noise import Rng
 
 import_torchvision()

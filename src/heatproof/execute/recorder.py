@@ -41,9 +41,9 @@ from heatproof.runs.provenance import origin_of
 from heatproof.runs.store import Store
 from heatproof.scoring.block import Block
 from heatproof.scoring.evaluation import Evaluation
-from heatproof.scoring.kernel import CleanPass, NativeMaps, Steps, compute_steps
 from heatproof.scoring.outcomes import Failure, Outcomes
 from heatproof.scoring.prepared import PreparedKind, PreparedTensors
+from heatproof.scoring.score_batch import CleanPass, NativeMaps, Steps, compute_steps
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from heatproof.methods.notes import MapNotes
 from heatproof.plan.tasks import Task
 from heatproof.runs.format import BlockKey, TensorKey, TimingKey
 from heatproof.runs.store import Store
-from heatproof.scoring.kernel import NativeMaps
+from heatproof.scoring.score_batch import NativeMaps
 
 
 @dataclass

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
-from heatproof.methods.conventions import (
+from heatproof.methods.other_libraries import (
     FUNCTIONS,
     OBJECTS,
     Convention,

@@ -15,8 +15,8 @@ from torch import Tensor
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.expressions import options
 from heatproof.methods.adapters import adapt
-from heatproof.methods.conventions import name_of, signature_of
 from heatproof.methods.noise import Noise
+from heatproof.methods.other_libraries import name_of, signature_of
 from heatproof.models.cutting import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry

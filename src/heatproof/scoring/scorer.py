@@ -21,8 +21,8 @@ from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol
 from heatproof.scoring.evaluation import Evaluation
-from heatproof.scoring.kernel import score_batch
 from heatproof.scoring.prepared import PreparedTensors
+from heatproof.scoring.score_batch import score_batch
 from heatproof.text import counted
 
 
