@@ -111,12 +111,13 @@ def method_from_maps(path: Path) -> tuple[Callable[..., Tensor], str]:
         HeatproofError: If there is no such file, or it cannot be read.
     """
     try:
-        is_file = path.is_file()
+        there, is_file = path.exists(), path.is_file()
     except (OSError, ValueError):
-        is_file = False
+        there = is_file = False
     if not is_file:
-        what = "is not a regular file" if path.exists() else "does not exist"
-        raise HeatproofError(f"the file of maps {path.absolute()} {what}")
+        absolute = path.absolute()
+        what = f"{absolute} is not a regular file" if there else f"there is no file {absolute}"
+        raise HeatproofError(what)
     ids_path = path.with_suffix(".txt")
     _check_file(path)
     parts = [path, ids_path] if path.suffix == ".npy" and ids_path.is_file() else [path]
