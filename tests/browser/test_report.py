@@ -418,11 +418,13 @@ def test_a_served_report_says_when_there_is_a_newer_one(visit, result: hp.Result
         try:
             page = visit(server.url.rstrip("/")).open()
             page.wait_for_function("() => !document.querySelector('.live').hidden")
+            page.wait_for_load_state("networkidle")
             page.keyboard.press("Shift")
             (run / "provenance.json").touch()
             report.refresh()
-            page.get_by_role("button", name="new results").click(timeout=8000)
+            page.get_by_role("button", name="new results").click()
             page.wait_for_function("() => !document.querySelector('.live').hidden")
+            page.wait_for_load_state("networkidle")  # leaving cancels pictures that are loading
             page.locator("nav").get_by_role("link", name="Ranking").click()
             with page.expect_download() as download:
                 page.get_by_role("link", name="summary.csv").click()
