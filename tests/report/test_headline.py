@@ -90,7 +90,7 @@ def test_there_is_no_win_over_a_random_map_that_is_as_good(tmp_path: Path):
     worse = verdict(result, tmp_path)
     assert worse.doubts.control == "random"
     assert "not significantly better than the control `random`" in worse.doubts.control_text
-    assert "no method is shown to do better than the control `random`" in worse.recommendation
+    assert "but is not shown to do better than the control `random`" in worse.recommendation
     assert re.search(r"than that of a random map under .* \(.*; random 0\)", worse.doubts.random)
     assert worse.badge == "only method" and not worse.clear
 

@@ -119,8 +119,8 @@ def recommendation(
         return f"There are too few images to recommend a method on {place}: `{leader}` ranks first."
     if control:
         return (
-            f"On {place} no method is shown to do better than the control `{control}`, which never "
-            f"looks at the model; of the methods, `{leader}` ranks first."
+            f"`{leader}` ranks first on {place}, but is not shown to do better than the control "
+            f"`{control}`, which never looks at the model."
         )
     if random:
         return (
