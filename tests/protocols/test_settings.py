@@ -37,20 +37,16 @@ VARIANTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
             "absolute": True,
         },
     ),
+    "random-logit": ({"similarity": "ssim"}, {"similarity": "spearman", "normalization": "max"}),
+    "sensitivity": ({"copies": 3}, {"statistic": "mean", "copies": 5, "radius": 0.1}),
+    "complexity": ({}, {"unit": "pixels"}),
 }
-TESTED_ELSEWHERE = {  # test_soundness.py, test_randomization.py and others of their names
+TESTED_ELSEWHERE = {  # in files of their names: they need weights, accurate networks or regions
     "idsds",
     "soundness",
     "randomization",
     "emprt",
-    "random-logit",
-    "sensitivity",
-    "sparseness",
-    "complexity",
-    "attr-mass",
     "pointing",
-    "mass",
-    "rank-accuracy",
 }
 OF_GRIDS = {"grid": 3, "confidence": 0.5, "grids": 3, "seed": 1, "pool": "common"}
 
