@@ -183,13 +183,14 @@ def content(run: RunStatistics, site: Site) -> Content:
 
 
 def _lead(run: RunStatistics, verdicts: list[Verdict]) -> list[str]:
-    """Return a recommendation for each model, and what models have in common."""
+    """Return a recommendation for each model, and what models without doubts have in common."""
     evidences = [v.evidence for v in verdicts]
     doubted = [bool(v.doubts) for v in verdicts]
     if len(verdicts) > MOST_CARDS:
         return [wording.lead(evidences, doubted, run.titles.__getitem__)]
-    together = [wording.across(evidences, doubted)] if len(verdicts) > 1 else []
-    return [v.recommendation for v in verdicts] + together
+    together = len(verdicts) > 1 and not any(doubted)
+    more = [wording.across(evidences, doubted)] if together else []
+    return [v.recommendation for v in verdicts] + more
 
 
 def _chosen_layers(run: RunStatistics, standing: Standings) -> list[Standings]:
