@@ -335,7 +335,7 @@ def test_python_warns_of_what_the_report_warns_of(models):
     result = hp.evaluate(models[0], shifted, ["ixg"], ["sds"], keep_maps=2)
     correct, labelled = result.accuracy[models[0].name]
     if correct / labelled < 0.25:
-        assert any("no better than guessing" in text for text in result.caveats)
+        assert any("not shown to be better than guessing" in text for text in result.caveats)
     dark = hp.TensorData(0 * data.images + 0.001 * data.images, data.labels, data.ids)
     dim = hp.evaluate(models[0], dark, ["ixg"], ["sds"], keep_maps=2)
     assert any("after normalisation" in text for text in dim.caveats)

@@ -105,7 +105,7 @@ def recommendation(
     Args:
         evidence: What is known about the methods of a model.
         title: Returns the name of a model as it is shown.
-        guessing: Whether the model classifies no better than guessing.
+        guessing: Whether the model is not shown to classify better than guessing.
         few: Whether there are too few images for reliable intervals.
         control: A control that the leader is not shown to be better than; empty if there is none.
         random: Whether it is not shown to be better than a random map under some setting.
@@ -114,7 +114,10 @@ def recommendation(
     if not leader:
         return verdict(evidence, title)
     if guessing:
-        return f"No method can be recommended on {place}, which classifies no better than guessing."
+        return (
+            f"No method can be recommended on {place}, which is not shown to classify better than "
+            "guessing."
+        )
     if few:
         return f"There are too few images to recommend a method on {place}: `{leader}` ranks first."
     if control:
@@ -288,6 +291,15 @@ def control(evidence: Evidence) -> str:
     return (
         f"The control `{best}` never looks at the model, yet ranks above {len(below)} of "
         f"{counted(len(evidence.real), 'method')}: {names(below)} ({how})."
+    )
+
+
+def not_above_guessing(correct: int, labelled: int, chance: float) -> str:
+    """Say what a model does that is not shown to classify better than guessing."""
+    return (
+        f"classifies {correct} of {counted(labelled, 'image')} correctly, which is not shown to be "
+        f"better than guessing ({100 * chance:.2g} %): check its weights, the order of its classes "
+        "and its preprocessing"
     )
 
 

@@ -15,9 +15,9 @@ import pandas as pd
 
 import heatproof
 from heatproof.analysis import wording
-from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.costs import cost_frame
 from heatproof.analysis.counts import SampleCounts
+from heatproof.analysis.doubts import FEW, guessing
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import GROUP, RESAMPLES
 from heatproof.analysis.run_statistics import RunStatistics, with_texts
@@ -38,7 +38,6 @@ from heatproof.text import counted, printable
 if TYPE_CHECKING:
     from heatproof.results.plots import Plots
 
-FEW = 10  # clusters, below which intervals are not reliable
 MOST_REASONS = 5  # methods, or settings, without a score whose reason is shown
 JSON_SCHEMA = 1  # raised when a key of ``to_json`` changes its name or meaning
 
@@ -120,30 +119,22 @@ class Result(RunStatistics):
         """What to know before the numbers are used, in sentences; empty if there is nothing.
 
         Methods that are not ranked because scores are missing, files that are damaged, models that
-        classify no better than guessing, images that hardly fit the normalisation, outputs that are
-        not logits, too few samples, images that could not be read, parts that were computed with
-        other versions or hardware, methods and settings without any score, and methods that were
-        run before and are not shown.
+        are not shown to classify better than guessing, images that hardly fit the normalisation,
+        outputs that are not logits, too few samples, images that could not be read, parts that were
+        computed with other versions or hardware, methods and settings without any score, and
+        methods that were run before and are not shown.
         """
         damage = [damage_text(self.store)] if self.store.damage else []
-        models = [*self._no_better_than_guessing, *self.input_advice, *self._output_advice]
+        models = [*self._guessing, *self.input_advice, *self._output_advice]
         samples = [*self._few_samples, *self._skipped]
         lost = [*self._empty_settings, *self._unscored]
         origin = [*differences(self.store), *lost, *self._hidden]
         return [*self.not_ranked, *damage, *models, *samples, *origin]
 
     @property
-    def _no_better_than_guessing(self) -> list[str]:
-        found = []
-        for model, (correct, labelled) in self.accuracy.items():
-            facts = self.facts(model)
-            if labelled and facts and wilson(correct / labelled, labelled)[0] <= 1 / facts.classes:
-                found.append(
-                    f"{self.titles[model]} classifies {correct} of {counted(labelled, 'image')} "
-                    "correctly, no better than guessing: check its weights, the order of its "
-                    "classes and its preprocessing"
-                )
-        return found
+    def _guessing(self) -> list[str]:
+        found = {model: guessing(self, model) for model in self.accuracy}
+        return [f"{self.titles[model]} {text}" for model, text in found.items() if text]
 
     @property
     def _output_advice(self) -> list[str]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from heatproof.analysis import wording
-from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.counts import SampleCounts
+from heatproof.analysis.doubts import (
+    Doubts,
+    doubts,
+    fewest_counted,
+    used_indices,
+    used_keys,
+)
 from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.ranks import ALIASES, Key, Standings
+from heatproof.analysis.ranks import ALIASES, Standings
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.methods.notes import kind_of
 from heatproof.report.sections.base import section
@@ -27,36 +32,9 @@ from heatproof.report.site import Site
 from heatproof.runs.format import ProtocolFacts
 
 FEW_SAMPLES = 50  # images and grids
-TOO_FEW_SAMPLES = 10  # below about this number the coverage of intervals was not measured
 LOW_ACCURACY = 0.5
 MOST_CARDS = 3  # models that are shown one below the other
 MOST_LAYERS = 4  # whose winners are named; the ranking has all
-RANDOM = "random"  # the control whose maps are noise
-
-
-@dataclass(frozen=True)
-class Doubts:
-    """Why a lead is no win; what is empty or None does not apply.
-
-    Attributes:
-        chance: The fraction that guessing classifies correctly, if the model may do no better.
-        few: The images and grids of the setting with the fewest, if these are too few.
-        control: A control that the leader is not shown to be better than.
-        random: The same of a random map, in words.
-    """
-
-    chance: float | None
-    few: SampleCounts | None
-    control: str
-    random: str
-
-    def __bool__(self) -> bool:
-        return any(vars(self).values())
-
-    @property
-    def control_text(self) -> str:
-        """That the leader is not shown to be better than a control, in words."""
-        return wording.not_above_control(self.control) if self.control else ""
 
 
 @dataclass(frozen=True)
@@ -164,7 +142,7 @@ def content(run: RunStatistics, site: Site) -> Content:
     ranked = {v.model for v in verdicts}
     evidences = [v.evidence for v in verdicts]
     unused = list(dict.fromkeys(key for evidence in evidences for key in evidence.unused))
-    used = {key for evidence in evidences for key in _used_keys(evidence)}
+    used = {key for evidence in evidences for key in used_keys(evidence)}
     return Content(
         verdicts=verdicts,
         lead=_lead(run, verdicts),
@@ -215,15 +193,14 @@ def verdict(run: RunStatistics, site: Site, evidence: Evidence) -> Verdict | Non
     standing = evidence.standing
     labels = run.setting_labels
     correct, labelled = run.accuracy[standing.model]
-    fewest = _fewest_counted(run, evidence)
-    doubts = _doubts(run, evidence, fewest)
+    against = doubts(run, evidence)
     return Verdict(
         evidence=evidence,
         model=standing.model,
         layer=standing.layer,
         leader=leader,
-        badge=wording.badge(evidence, bool(doubts)),
-        recommendation=_recommendation(run, evidence, doubts),
+        badge=wording.badge(evidence, bool(against)),
+        recommendation=_recommendation(run, evidence, against),
         maps=example_maps(run, site, evidence),
         ranked=len(evidence.ranked),
         rank=evidence.mean_rank(leader),
@@ -232,13 +209,13 @@ def verdict(run: RunStatistics, site: Site, evidence: Evidence) -> Verdict | Non
             for i, key in enumerate(standing.settings)
             if math.isfinite((score := standing.score(i, leader)).value)
         ],
-        score=standing.under(_used_indices(evidence)).mean_score(leader),
-        certainty=wording.certainty(evidence, str(fewest)),
+        score=standing.under(used_indices(evidence)).mean_score(leader),
+        certainty=wording.certainty(evidence, str(fewest_counted(run, evidence))),
         against=wording.against(evidence, labels, len(evidence.used)),
         control=wording.control(evidence),
         correct=correct,
         labelled=labelled,
-        doubts=doubts,
+        doubts=against,
         protocols=by_protocol(evidence),
         cost=leader_cost(run, evidence),
         brief=brief_ranking(run, evidence),
@@ -248,80 +225,18 @@ def verdict(run: RunStatistics, site: Site, evidence: Evidence) -> Verdict | Non
 def recommendations(run: RunStatistics) -> list[str]:
     """Say which method to use on each model, or why none can be recommended."""
     evidences = [evidence for evidence in run.evidence if evidence.leader]
-    return [
-        _recommendation(run, evidence, _doubts(run, evidence, _fewest_counted(run, evidence)))
-        for evidence in evidences
-    ]
+    return [_recommendation(run, evidence, doubts(run, evidence)) for evidence in evidences]
 
 
-def _recommendation(run: RunStatistics, evidence: Evidence, doubts: Doubts) -> str:
+def _recommendation(run: RunStatistics, evidence: Evidence, against: Doubts) -> str:
     return wording.recommendation(
         evidence,
         run.titles.__getitem__,
-        guessing=doubts.chance is not None,
-        few=doubts.few is not None,
-        control=doubts.control,
-        random=bool(doubts.random),
+        guessing=bool(against.guessing),
+        few=against.few is not None,
+        control=against.control,
+        random=bool(against.random),
     )
-
-
-def _fewest_counted(run: RunStatistics, evidence: Evidence) -> SampleCounts:
-    return _fewest([run.counts_of[evidence.model, key] for key in _used_keys(evidence)])
-
-
-def _doubts(run: RunStatistics, evidence: Evidence, fewest: SampleCounts) -> Doubts:
-    standing = evidence.standing
-    leader = evidence.leader
-    correct, labelled = run.accuracy[standing.model]
-    facts = run.facts(standing.model)
-    chance = None
-    if labelled and facts and wilson(correct / labelled, labelled)[0] <= 1 / facts.classes:
-        chance = 1 / facts.classes
-    controls = evidence.ranked_controls
-    checked = [m for m in controls if m.startswith(RANDOM) or m == controls[0]]
-    not_below = [m for m in checked if not evidence.surely_better(leader, m)]
-    not_below = [m for m in not_below if len(evidence.used) == 1 or _level_with(evidence, m)]
-    random = []
-    for i, key in enumerate(standing.settings):
-        of_random = run.protocols[key].random_score
-        score = standing.score(i, leader)
-        if of_random is None or not math.isfinite(score.value):
-            continue
-        higher = run.protocols[key].higher_is_better
-        if not (score.low > of_random if higher else score.high < of_random):
-            found = wording.estimate(score)
-            random.append(f"under {run.setting_labels[key]} ({found}; random {of_random:g})")
-    more = f" and {len(random) - 3} more" if len(random) > 3 else ""
-    return Doubts(
-        chance=chance,
-        few=fewest if fewest.independent < TOO_FEW_SAMPLES else None,
-        control=not_below[0] if not_below else "",
-        random=wording.not_above_random(", ".join(random[:3]) + more) if random else "",
-    )
-
-
-def _level_with(evidence: Evidence, control: str) -> bool:
-    """Return whether the leader is not ahead of a control under some setting."""
-    for scores in evidence.used:
-        pairs = scores.pairs
-        i, j = (pairs.methods.index(m) for m in (evidence.leader, control))
-        if not pairs.ahead[i, j]:
-            return True
-    return False
-
-
-def _used_indices(evidence: Evidence) -> list[int]:
-    """Return the settings that count in the mean rank, by their indices."""
-    return [i for i, weight in enumerate(evidence.standing.weights) if weight]
-
-
-def _used_keys(evidence: Evidence) -> list[Key]:
-    return [evidence.standing.settings[i] for i in _used_indices(evidence)]
-
-
-def _fewest(counts: Iterable[SampleCounts]) -> SampleCounts:
-    """Return the counts of the setting with the fewest images and grids."""
-    return min(counts, key=lambda c: c.independent)
 
 
 def warnings(run: RunStatistics, verdicts: list[Verdict]) -> Warnings:
@@ -329,9 +244,9 @@ def warnings(run: RunStatistics, verdicts: list[Verdict]) -> Warnings:
     failed = run.rows[run.rows["status"] == "failed"]
     skipped = run.rows[run.rows["status"] == "skipped"]
     missing = run.rows[run.rows["status"] == "missing"]
-    used = [(v.model, key) for v in verdicts for key in _used_keys(v.evidence)]
+    used = [(v.model, key) for v in verdicts for key in used_keys(v.evidence)]
     counts = [run.counts_of[of] for of in used] or list(run.counts_of.values())
-    fewest = _fewest(counts) if counts else None
+    fewest = min(counts, key=lambda c: c.independent) if counts else None
     return Warnings(
         unfinished=len(run.unfinished),
         empty=not len(run.rows),

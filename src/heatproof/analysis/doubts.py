@@ -1,0 +1,123 @@
+"""Why the method that ranks first cannot be recommended, whatever its rank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from heatproof.analysis import wording
+from heatproof.analysis.accuracy import wilson
+from heatproof.analysis.counts import SampleCounts
+from heatproof.analysis.evidence import Evidence
+from heatproof.analysis.run_statistics import RunStatistics
+from heatproof.analysis.settings import Key
+
+FEW = 10  # images and grids, below about which the coverage of intervals was not measured
+RANDOM = "random"  # the control whose maps are noise
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """Why a lead is no win; what is empty or None does not apply.
+
+    Attributes:
+        guessing: That the model is not shown to classify better than guessing, in words.
+        few: The images and grids of the setting with the fewest, if these are too few.
+        control: A control that the leader is not shown to be better than.
+        random: The same of a random map, in words.
+    """
+
+    guessing: str
+    few: SampleCounts | None
+    control: str
+    random: str
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
+
+    @property
+    def control_text(self) -> str:
+        """That the leader is not shown to be better than a control, in words."""
+        return wording.not_above_control(self.control) if self.control else ""
+
+
+def doubts(run: RunStatistics, evidence: Evidence) -> Doubts:
+    """Return why a leader cannot be recommended.
+
+    Args:
+        run: The run.
+        evidence: What is known about the methods of one of its models; it must have a leader.
+    """
+    fewest = fewest_counted(run, evidence)
+    return Doubts(
+        guessing=guessing(run, evidence.model),
+        few=fewest if fewest.independent < FEW else None,
+        control=_control(evidence),
+        random=_random(run, evidence),
+    )
+
+
+def guessing(run: RunStatistics, model: str) -> str:
+    """Say that a model is not shown to classify better than guessing; empty if it is."""
+    correct, labelled = run.accuracy[model]
+    facts = run.facts(model)
+    if not labelled or facts is None:
+        return ""
+    chance = 1 / facts.classes
+    if wilson(correct / labelled, labelled)[0] > chance:
+        return ""
+    return wording.not_above_guessing(correct, labelled, chance)
+
+
+def fewest_counted(run: RunStatistics, evidence: Evidence) -> SampleCounts:
+    """Return the counts of the setting with the fewest images and grids, of those that count."""
+    counts = [run.counts_of[evidence.model, key] for key in used_keys(evidence)]
+    return min(counts, key=lambda c: c.independent)
+
+
+def used_indices(evidence: Evidence) -> list[int]:
+    """Return the settings that count in the mean rank, by their indices."""
+    return [i for i, weight in enumerate(evidence.standing.weights) if weight]
+
+
+def used_keys(evidence: Evidence) -> list[Key]:
+    """Return the settings that count in the mean rank."""
+    return [evidence.standing.settings[i] for i in used_indices(evidence)]
+
+
+def _control(evidence: Evidence) -> str:
+    """Return a control that the leader is not shown to be better than; empty if there is none."""
+    controls = evidence.ranked_controls
+    for control in (m for m in controls if m.startswith(RANDOM) or m == controls[0]):
+        if evidence.surely_better(evidence.leader, control):
+            continue
+        if len(evidence.used) == 1 or _level_with(evidence, control):
+            return control
+    return ""
+
+
+def _level_with(evidence: Evidence, control: str) -> bool:
+    """Return whether the leader is not ahead of a control under some setting."""
+    for scores in evidence.used:
+        pairs = scores.pairs
+        i, j = (pairs.methods.index(m) for m in (evidence.leader, control))
+        if not pairs.ahead[i, j]:
+            return True
+    return False
+
+
+def _random(run: RunStatistics, evidence: Evidence) -> str:
+    """Say where the leader is not shown to be better than a random map; empty if nowhere."""
+    standing = evidence.standing
+    found = []
+    for i, key in enumerate(standing.settings):
+        of_random = run.protocols[key].random_score
+        score = standing.score(i, evidence.leader)
+        if of_random is None or not math.isfinite(score.value):
+            continue
+        higher = run.protocols[key].higher_is_better
+        if not (score.low > of_random if higher else score.high < of_random):
+            text = wording.estimate(score)
+            found.append(f"under {run.setting_labels[key]} ({text}; random {of_random:g})")
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return wording.not_above_random(", ".join(found[:3]) + more) if found else ""
