@@ -42,7 +42,7 @@ from heatproof.analysis.families import LEVEL, holm
 from heatproof.analysis.intervals import Estimate, bootstrap_means, range_of
 from heatproof.analysis.networks import evidence_of_networks, over_networks
 from heatproof.analysis.paired_differences import run_differences
-from heatproof.analysis.published import Line
+from heatproof.analysis.published_lines import Line
 from heatproof.analysis.published_tables import Entry
 from heatproof.analysis.rank_intervals import rank
 from heatproof.analysis.ranks import Rankings, agreement, standings_of

@@ -9,12 +9,9 @@ import torch
 
 import heatproof as hp
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.published import (
-    Line,
-    _other_protocol,
-    all_comparisons,
-    compare_published,
-)
+from heatproof.analysis.published import _other_protocol, all_comparisons, compare_published
+from heatproof.analysis.published_lines import Line
+from heatproof.analysis.published_quantities import QUANTITIES
 from heatproof.analysis.published_tables import (
     Entry,
     PublishedTable,
@@ -312,13 +309,12 @@ def test_li_et_al_table_1_is_compared_in_the_terminal(tmp_path):
 
 def test_a_number_without_an_interval_is_undecided(run):
     mean = run.summary().query("protocol == 'sds'").set_index("method").loc["gradcam", "mean"]
-    from heatproof.analysis import published
 
     def distance(run, model, protocol, method, entry):
         return Estimate(mean, np.nan, np.nan)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(published.QUANTITIES, "length", distance)
+        patch.setitem(QUANTITIES, "length", distance)
         same, other = compared(
             run, entry(round(mean, 3), quantity="length"), entry(mean + 1, quantity="length")
         ).lines

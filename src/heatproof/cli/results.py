@@ -27,7 +27,7 @@ from heatproof.runs.format import Cost, GridNote, ModelView
 from heatproof.text import counted, short_titles, with_short_titles
 
 if TYPE_CHECKING:
-    from heatproof.analysis.published import Comparison
+    from heatproof.analysis.published_lines import Comparison
     from heatproof.results.compare import RunComparison
     from heatproof.results.leaderboard import Leaderboard
     from heatproof.training.by_name import Trained

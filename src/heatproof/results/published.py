@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.analysis import published
-from heatproof.analysis.published import Comparison
+from heatproof.analysis.published_lines import Comparison
 from heatproof.analysis.published_tables import network_of, published_table
 from heatproof.errors import HeatproofError, unknown
 from heatproof.results.result import JSON_SCHEMA, Result
