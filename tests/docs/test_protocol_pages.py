@@ -16,20 +16,7 @@ from heatproof.report.bibliography import entries, keys_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-WITHOUT_PAGE = {  # docs/which-protocol.md describes them
-    "randomization",
-    "emprt",
-    "random-logit",
-    "sensitivity",
-    "sparseness",
-    "complexity",
-    "pointing",
-    "mass",
-    "rank-accuracy",
-}
-SHIPPED = [
-    entry.id for entry in PROTOCOLS if entry.cls.source is None and entry.id not in WITHOUT_PAGE
-]
+SHIPPED = [entry.id for entry in PROTOCOLS if entry.cls.source is None]
 PARTS = [
     "Formula",
     "Checked by hand",
