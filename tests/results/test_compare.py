@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pandas as pd
@@ -14,10 +15,11 @@ from PIL import Image
 from scipy import stats
 
 import heatproof as hp
+from heatproof.analysis import wording
 from heatproof.analysis.paired_differences import run_differences
 from heatproof.cli import main
 from heatproof.errors import HeatproofError
-from heatproof.results.comparison_page import ComparedRun, comparison_page
+from heatproof.results.comparison_page import ComparedRun, _bar, comparison_page
 
 from .conftest import METHODS, PROTOCOLS, network, part_of, photos
 
@@ -140,6 +142,30 @@ def test_runs_are_compared_on_a_page(result, other, tmp_path):
     line = hp.compare(*roots).differences.iloc[0]
     assert f"{line['difference']:+.3f}" in html and "weights of net/first" in html
     assert "<script" not in html and "http" not in re.sub(r'http-equiv|content="[^"]*"', "", html)
+
+
+def test_a_page_has_the_gate_and_one_scale_for_all_lines_of_a_setting(result, other, tmp_path):
+    page = tmp_path / "page.html"
+    roots = [str(r.store.root) for r in (result, other)]
+    command = ["compare", *roots, "--html", str(page), "--fail-if-worse", "all:0"]
+    shown = CliRunner().invoke(main, command)
+    found = hp.compare(result, other)
+    html = unescape(page.read_text(encoding="utf-8"))
+    lines = wording.gate_lines(found.gate([("all", 0.0)]))
+    assert lines and all(text in html for text in lines)
+    assert lines[-1] in shown.output
+    for _, group in found.groups():
+        drawn = [line for line in group if np.isfinite(line["low"])]
+        widths = [float(b) - float(a) for a, b in map(drawn_ends, [(x, drawn) for x in drawn])]
+        lengths = [line["high"] - line["low"] for line in drawn]
+        np.testing.assert_allclose(
+            np.array(widths) / max(widths), np.array(lengths) / max(lengths), atol=0.01
+        )
+
+
+def drawn_ends(lines):
+    (ends,) = re.findall(r'x1="([-0-9.]+)" x2="([-0-9.]+)" y1="8', str(_bar(*lines)))
+    return ends
 
 
 def test_names_on_the_page_are_escaped(result):

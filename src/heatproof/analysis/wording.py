@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heatproof.analysis.evidence import Evidence, NotRanked
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.settings import Key
 from heatproof.analysis.significance import PairedTests
 from heatproof.text import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_NAMES = 6
 Labels = Mapping[Key, str]
@@ -484,12 +487,18 @@ GATE = {
 def gate(line: Mapping[str, Any]) -> str:
     """Word one line of the gate: whether a score is worse than it may be."""
     where = ", ".join(filter(None, (line["protocol"], line["setting"], line["baseline"])))
-    ends = f", {line['low']:+.3f} to {line['high']:+.3f}" if math.isfinite(line["low"]) else ""
+    ends = f" ({line['low']:+z.3f} to {line['high']:+z.3f})" if math.isfinite(line["low"]) else ""
     return (
         f"{line['method']} on {line['model']} ({where}) {GATE[line['outcome']]}: {line['a']:.3f} → "
-        f"{line['b']:.3f}, {line['difference']:+.3f}{ends}; allowed {line['allowed']:g}, "
-        f"n = {line['n']}{would_decide(line['outcome'], line['needed'])}"
+        f"{line['b']:.3f}, a difference of {line['difference']:+z.3f}{ends}; allowed "
+        f"{line['allowed']:g}, n = {line['n']}{would_decide(line['outcome'], line['needed'])}"
     )
+
+
+def gate_lines(lines: pd.DataFrame) -> list[str]:
+    """Word a gate: each score that is, or may be, worse than allowed, and how many are not."""
+    open_ = (line for line in lines.to_dict("records") if line["outcome"] not in ("kept", "same"))
+    return [*map(gate, open_), *gate_counts(list(lines["outcome"]))]
 
 
 def gate_counts(outcomes: Sequence[str]) -> list[str]:

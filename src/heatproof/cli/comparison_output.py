@@ -38,10 +38,11 @@ def compare_runs(
     allowed = [parse_limit(text) for text in limits]
     first = Result.load(run)
     names = run_names([run, *others])
-    compared = [
-        ComparedRun(name, compare(first, other))
-        for name, other in zip(names[1:], others, strict=True)
-    ]
+    compared = []
+    for name, other in zip(names[1:], others, strict=True):
+        comparison = compare(first, other)
+        gate = comparison.gate(allowed) if allowed else None
+        compared.append(ComparedRun(name, comparison, gate))
     if json_file is not None and len(compared) == 1:
         compared[0].comparison.to_json(json_file)
     elif json_file is not None:
@@ -54,8 +55,8 @@ def compare_runs(
         if len(compared) > 1:
             print_plain(f"{one.name} compared with {names[0]}")
         print_run_comparison(one.comparison)
-        if allowed:
-            outcomes |= print_gate(one.comparison.gate(allowed))
+        if one.gate is not None:
+            outcomes |= print_gate(one.gate)
     if html_file is not None:
         print_plain(f"page: {html_file}")
     return "worse" in outcomes, "undecided" in outcomes

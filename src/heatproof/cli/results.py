@@ -381,11 +381,11 @@ def print_run_comparison(comparison: RunComparison) -> None:
     for title, lines in comparison.groups():
         table = make_table(columns, title=escape(title), title_justify="left", title_style="bold")
         for line in lines:
-            interval = f"{line['low']:+.3f} … {line['high']:+.3f}"
+            interval = f"{line['low']:+z.3f} … {line['high']:+z.3f}"
             table.add_row(
                 escape(line["method"]),
                 *(NONE if pd.isna(line[k]) else f"{line[k]:.3f}" for k in ("a", "b")),
-                NONE if pd.isna(line["difference"]) else f"{line['difference']:+.3f}",
+                NONE if pd.isna(line["difference"]) else f"{line['difference']:+z.3f}",
                 NONE if pd.isna(line["low"]) else interval,
                 NONE if pd.isna(line["p"]) else f"{line['p']:.3f}",
                 str(line["n"]),
@@ -444,10 +444,7 @@ def print_figures(listed: Sequence[tuple[str, str, str]]) -> None:
 
 def print_gate(lines: pd.DataFrame) -> set[str]:
     """Print which scores are, or may be, worse than allowed; return the outcomes."""
-    for line in lines.to_dict("records"):
-        if line["outcome"] not in ("kept", "same"):
-            print_plain(wording.gate(line))
-    for text in wording.gate_counts(list(lines["outcome"])):
+    for text in wording.gate_lines(lines):
         print_plain(text)
     return set(lines["outcome"])
 

@@ -151,9 +151,9 @@ def _text_line(row: Mapping[str, Any], width: int) -> str:
     name = row["method"] if len(row["method"]) <= width else row["method"][: width - 1] + "…"
     if pd.isna(row["difference"]):
         return f"  {name:<{width}}  no common samples"
-    interval = "" if pd.isna(row["low"]) else f" ({row['low']:+.3f} … {row['high']:+.3f})"
+    interval = "" if pd.isna(row["low"]) else f" ({row['low']:+z.3f} … {row['high']:+z.3f})"
     return (
-        f"  {name:<{width}}  {row['a']:.3f} → {row['b']:.3f}  {row['difference']:+.3f}{interval}"
+        f"  {name:<{width}}  {row['a']:.3f} → {row['b']:.3f}  {row['difference']:+z.3f}{interval}"
         f"  n = {row['n']}"
     )
 

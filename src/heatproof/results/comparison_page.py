@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 import heatproof
 from heatproof import report
+from heatproof.analysis import wording
 from heatproof.results.compare import RunComparison
 from heatproof.text import printable
 
@@ -30,6 +31,12 @@ class ComparedRun:
 
     name: str
     comparison: RunComparison
+    gate: pd.DataFrame | None = None  # lines of ``RunComparison.gate``
+
+    @property
+    def gate_lines(self) -> list[str]:
+        """What the gate found, in sentences; empty if there is none."""
+        return [] if self.gate is None else wording.gate_lines(self.gate)
 
 
 def comparison_page(first: str, runs: Sequence[ComparedRun]) -> str:
@@ -88,11 +95,11 @@ def _number(value: float) -> str:
 
 
 def _signed(value: float) -> str:
-    return "–" if pd.isna(value) else f"{value:+.3f}"
+    return "–" if pd.isna(value) else f"{value:+z.3f}"
 
 
 def _interval(line: Mapping[str, Any]) -> str:
-    return "–" if pd.isna(line["low"]) else f"{line['low']:+.3f} … {line['high']:+.3f}"
+    return "–" if pd.isna(line["low"]) else f"{line['low']:+z.3f} … {line['high']:+z.3f}"
 
 
 def _cut(text: object) -> str:
@@ -100,13 +107,17 @@ def _cut(text: object) -> str:
     return shown if len(shown) <= MOST_TEXT else shown[: MOST_TEXT - 1] + "…"
 
 
-def _bar(line: Mapping[str, Any]) -> Markup:
-    """Draw an interval on a scale that has zero in its middle."""
-    ends = np.array([line["low"], line["difference"], line["high"]], dtype=float)
+def _ends(line: Mapping[str, Any]) -> np.ndarray:
+    return np.array([line["low"], line["difference"], line["high"]], dtype=float)
+
+
+def _bar(line: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Markup:
+    """Draw an interval on the scale of all lines of its setting, with zero in its middle."""
+    ends = _ends(line)
     if not np.isfinite(ends).all():
         return Markup("")
     width, height = BAR
-    largest = float(np.abs(ends).max()) or 1.0
+    largest = float(np.nanmax(np.abs([_ends(other) for other in lines]))) or 1.0
     low, value, high = (width / 2 * (1 + 0.92 * ends / largest)).round(1)
     middle = height / 2
     return Markup(
