@@ -249,21 +249,18 @@ def retraining(directory: Path, options: Options) -> str:
 
 
 def distances(directory: Path, options: Options) -> str:
-    """The least distance between the curves of changed maps, and what chance would give."""
+    """The least distance between the curves of changed maps, and whether all three differ."""
     with TemporaryDirectory() as folder:
         content = soundness_section.content(result(directory), Site(Path(folder)))
     (compared,) = [m.distinct for m in content.models if m.distinct is not None]
-    labels = list(compared.distances)
+    metrics = compared.distances
     rows = []
     for i, (trio, _) in enumerate(compared.trios):
-        each = [compared.distances[label].each[i] for label in labels]
-        cells = [f"{number(d.value)} ({number(d.chance)})" for d in each]
+        each = [metric.each[i] for metric in metrics.values()]
+        cells = [f"{number(d.value)} (p = {number(d.p, 3)})" for d in each]
         rows.append([f"`{trio.base}`", trio.scheme, *cells])
-    means = [compared.distances[label] for label in labels]
-    rows.append(
-        ["mean ± deviation", "", *(f"{number(d.mean.value)} ± {number(d.spread)}" for d in means)]
-    )
-    return lines(["method", "scheme", *labels], rows)
+    means = [f"{number(m.mean)} ± {number(m.spread)}" for m in metrics.values()]
+    return lines(["method", "scheme", *metrics], [*rows, ["mean ± deviation", "", *means]])
 
 
 def smoothed(directory: Path, options: Options) -> str:

@@ -9,7 +9,7 @@ from heatproof.methods import parse_methods
 from heatproof.methods.groups import PAPER_NAMES
 
 PREFIX = "group:"
-MARKS = "●■◆▲▼★○□ "  # of legends, which no LaTeX font has
+MARKS = "●■⬟◆▲▼★○□ "  # of legends, which no LaTeX font has
 
 
 def paper_names(spec: Mapping[str, Any]) -> dict[str, str]:

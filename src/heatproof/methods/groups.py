@@ -122,8 +122,8 @@ _PICARD = (  # Appendix B names six; the others have their usual names
     "Sobol",
     "HSIC",
 )
-# What a paper calls the methods of its group, in the same order. ● and ■ are in the legend of
-# Hesse et al. (Table 2); ◆ and ▲ are ours. Figures of a run of the group have these names.
+# What a paper calls the methods of its group, in the same order, with the marks of the figures of
+# Hesse et al. Figures of a run of the group have these names.
 PAPER_NAMES: dict[str, tuple[str, ...]] = {
     "hesse2024": (
         "● I×G",
@@ -138,8 +138,8 @@ PAPER_NAMES: dict[str, tuple[str, ...]] = {
         "■ IG-SG abs.",
         "■ IG-SG-SQ",
         "■ Saliency",
-        "RISE",
-        "RISE-U",
+        "⬟ RISE",
+        "⬟ RISE-U",
         "◆ Grad-CAM",
         "◆ Grad-CAM++",
         "◆ SG-CAM++",
