@@ -28,6 +28,15 @@ def test_a_console_prints_no_commands_but_its_own(capsys):
     assert out.count("\\x1b[2J\\u202eabc") == 4
 
 
+def test_names_are_no_emoji(capsys):
+    console = SafeConsole(width=200)
+    table = Table(title="net.py:two: title")
+    table.add_row("net.py:two: cell")
+    console.print(table)
+    console.print("! net.py:two: caveat", markup=False)
+    assert capsys.readouterr().out.count("net.py:two: ") == 3
+
+
 @pytest.mark.parametrize("name", [HOSTILE, "=cmd()", "x" * 10_000, "a\nb"])
 def test_errors_print_no_commands(tmp_path, name):
     path = tmp_path / "spec.yaml"

@@ -17,6 +17,9 @@ from heatproof.text import printable
 class SafeConsole(Console):
     """A console on which text cannot act as a command, whatever names and messages contain."""
 
+    def __init__(self, **options: Any):
+        super().__init__(emoji=False, **options)  # net.py:two: has no emoji
+
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
 
