@@ -101,7 +101,7 @@ methods: .venv/installed-dev
 	$(BIN)/python -m pytest tests/golden tests/methods --deviations .deviations.json
 	$(BIN)/python docs/make_methods.py .deviations.json docs/methods.md
 	rm .deviations.json
-	$(BIN)/python docs/make_gallery.py docs/img/methods.png
+	$(BIN)/python docs/make_gallery.py docs
 
 truth: .venv/installed-dev
 	$(BIN)/heatproof simulate -o docs/img

@@ -142,13 +142,19 @@ def label(ax: Axes, title: str, axes: tuple[str, str]) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def draw(panels: list[Panel], out: Path) -> None:
-    """Draw panels in a row, with few colours so that the file stays small."""
+def draw(panels: list[Panel], out: Path, columns: int = 0) -> None:
+    """Draw panels, by default in one row, with few colours so that the file stays small."""
     plt.rcParams.update({"font.size": 8, "axes.titlesize": 8, "svg.hashsalt": "heatproof"})
-    figure, axes = plt.subplots(1, len(panels), figsize=(2.1 * len(panels), 2.2), dpi=110)
-    for panel, ax in zip(panels, axes, strict=True):
+    columns = columns or len(panels)
+    rows = -(-len(panels) // columns)
+    size = (2.1 * columns, (2.2 if rows == 1 else 2.5) * rows)  # titles have two lines in grids
+    figure, grid = plt.subplots(rows, columns, figsize=size, dpi=110, squeeze=False)
+    axes = list(grid.flat)
+    for panel, ax in zip(panels, axes, strict=False):
         panel(ax)
         ax.set_box_aspect(1)
+    for ax in axes[len(panels) :]:
+        ax.axis("off")
     figure.tight_layout(w_pad=0.6)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", bbox_inches="tight", pad_inches=0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -184,6 +185,47 @@ def methods() -> str:
         text += f"Explains at {layers}." + (f" Needs {needs}." if needs else "") + "\n\n"
         text += arguments_table(entry.parameters, described(entry.function))
     return text
+
+
+METHOD_PAGES = {  # of docs/method-families, by the family of the registry
+    "gradient": "gradients",
+    "cam": "class-activation-maps",
+    "relevance": "relevance-propagation",
+    "perturbation": "perturbations",
+    "intrinsic": "self-explaining-networks",
+    "attention": "attention",
+    "control": "controls",
+}
+FULL_NAME = re.compile(r"^- \*\*(.+?)\*\*, `(\S+)`: ", re.MULTILINE)
+
+
+def full_names(page: Path) -> dict[str, str]:
+    """Return the full names of the methods of a page on a family, by their short ones."""
+    found = FULL_NAME.findall(page.read_text(encoding="utf-8"))
+    return {short: full for full, short in found}
+
+
+def family_rows(page: str) -> list[str]:
+    """Return the rows of what the registry has about the methods of a page."""
+    rows = []
+    for m in listing("methods"):
+        if METHOD_PAGES.get(m["family"]) == page and METHODS[m["id"]].source is None:
+            needs = "; ".join(NEEDS[word] for word in m["needs"]) or "nothing"
+            layer = f"any, by default `{m['layer']}`" if m["layers"] == "any" else "the image"
+            rows.append([code(m["id"]), needs, m["cost"], yes(m["signed"]), layer])
+    return table([], rows).splitlines()[2:]
+
+
+def rows_of_families(docs: Path) -> list[str]:
+    """Return the rows of docs/method-names.md: every family with its methods."""
+    rows = []
+    for page in METHOD_PAGES.values():
+        path = docs / f"method-families/{page}.md"
+        title, idea = path.read_text(encoding="utf-8").split("\n\n")[:2]
+        names = [f"{full} `{name}`" for name, full in full_names(path).items()]
+        link = f"[{title.removeprefix('# ')}](method-families/{page}.md)"
+        rows.append([link, idea.split(". ")[0].rstrip(".") + ".", ", ".join(names)])
+    return table([], rows).splitlines()[2:]
 
 
 def transforms() -> str:

@@ -96,19 +96,29 @@ def test_the_spec_of_the_page_on_messages_is_valid():
     assert make_spec(yaml.safe_load(spec)).expressions()
 
 
-def test_every_method_has_its_full_name_in_its_family_and_a_link():
-    families = read("method-names").split("\n## ")[1:]
-    rows = [re.findall(r"^- \*\*(.+?)\*\*, `(\S+)`: (.+)$", text, re.M) for text in families]
-    names = [name for family in rows for _, name, _ in family]
-    assert sorted(names) == sorted(entry.id for entry in METHODS if entry.source is None)
+def test_every_method_has_its_full_name_in_its_family_and_a_link(reference):
     known = entries()
-    for family in rows:
-        assert len({METHODS[name].family for _, name, _ in family}) == 1
-        for full, name, text in family:
+    names = []
+    for family, page in reference.METHOD_PAGES.items():
+        text = read(f"method-families/{page}")
+        for full, name, line in re.findall(r"^- \*\*(.+?)\*\*, `(\S+)`: (.+)$", text, re.M):
+            names.append(name)
             assert full != name
+            assert METHODS[name].family == family
             for key in keys_of(METHODS[name].paper):
                 address = re.search(r"(?:url|doi) = \{(.+?)\}", known[key])
-                assert address is not None and f"{address[1]})" in text, name
+                assert address is not None and f"{address[1]})" in line, name
+    assert sorted(names) == sorted(entry.id for entry in METHODS if entry.source is None)
+
+
+def test_the_tables_of_families_are_those_of_the_registry(reference):
+    for page in reference.METHOD_PAGES.values():
+        text = read(f"method-families/{page}")
+        for row in reference.family_rows(page):
+            assert f"\n{row}\n" in text, f"{page}: make methods"
+        assert f"](../img/methods/{page}.png)" in text
+    for row in reference.rows_of_families(DOCS):
+        assert f"\n{row}\n" in read("method-names"), "make methods"
 
 
 def test_the_links_of_the_page_on_citing_are_those_of_the_bibliography():

@@ -4,7 +4,6 @@ import contextlib
 import html as entities
 import io
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,21 +25,10 @@ PARTS = [
     "What it cannot tell",
     "Paper and code",
 ]
+FAMILIES = [f"../method-families/{path.stem}" for path in (DOCS / "method-families").glob("*.md")]
 MOST_WORDS = 1500
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 FORMULA = re.compile(r"(?<![`$])(\$\$?)(?!\$)(.+?)\1", re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def site():
-    """The generator of the documentation site."""
-    sys.path.insert(0, str(DOCS / "site"))
-    try:
-        import hooks
-
-        yield hooks
-    finally:
-        sys.path.remove(str(DOCS / "site"))
 
 
 def read(name: str) -> str:
@@ -104,7 +92,7 @@ def test_a_page_links_the_papers_that_the_protocol_names(name):
         assert any(link.endswith(address[1].removeprefix("https://arxiv.org")) for link in links)
 
 
-@pytest.mark.parametrize("name", ["README", *SHIPPED, "../method-names"])
+@pytest.mark.parametrize("name", ["README", *SHIPPED, *FAMILIES])
 def test_formulas_become_mathml_and_are_safe_on_github(name, site):
     """GitHub takes a backslash before punctuation as an escape, within formulas too."""
     text = re.sub(r"```.*?```", "", read(name), flags=re.DOTALL)
