@@ -168,17 +168,7 @@ class Evidence:
     @cached_property
     def _least_gaps(self) -> np.ndarray:  # (M, M)
         """By how many ranks the column is behind the row at least, in any possible order."""
-        total = np.zeros((len(self.ranked), len(self.ranked)))
-        for weight, ahead, fewer in zip(self._weights, self._ahead, self._unshown, strict=True):
-            relation = ahead.astype(float)
-            surely_between = relation @ relation
-            # k may be below j and above i, unless k is ahead of j or i is ahead of k
-            maybe = 1 - relation
-            np.fill_diagonal(maybe, 0)
-            most = 1 + maybe @ maybe + fewer
-            total += weight * np.where(ahead, 1 + surely_between, -most)
-        np.fill_diagonal(total, 0)
-        return total
+        return least_gaps(self._weights, self._ahead, self._unshown, len(self.ranked))
 
     def surely_better(self, method: str, other: str) -> bool:
         """Return whether a method is ahead by mean rank, in any order that is possible."""
@@ -290,3 +280,30 @@ class Evidence:
             if better:
                 found.append(((scores.key[1], scores.key[2], scores.key[3]), better[0]))
         return found
+
+
+def least_gaps(
+    weights: Sequence[float],
+    relations: Sequence[np.ndarray],
+    unshown: Sequence[int],
+    count: int,
+) -> np.ndarray:  # (M, M)
+    """Return by how many mean ranks the column is behind the row at least, in any possible order.
+
+    Args:
+        weights: The weight of each setting in a mean rank; their sum is 1.
+        relations: Which methods are ahead of which under each setting, ``(M, M)``.
+        unshown: How many more methods each setting ranks.
+        count: The number of methods.
+    """
+    total = np.zeros((count, count))
+    for weight, ahead, fewer in zip(weights, relations, unshown, strict=True):
+        relation = ahead.astype(float)
+        surely_between = relation @ relation
+        # k may be below j and above i, unless k is ahead of j or i is ahead of k
+        maybe = 1 - relation
+        np.fill_diagonal(maybe, 0)
+        most = 1 + maybe @ maybe + fewer
+        total += weight * np.where(ahead, 1 + surely_between, -most)
+    np.fill_diagonal(total, 0)
+    return total

@@ -139,7 +139,7 @@ class SettingScores:
             means=sign * self.means[chosen],
             draws=sign * self.draws[:, chosen],
             aggregated=bool(self.aggregated),
-            limits=_signed(self.limits, sign),
+            limits=signed(self.limits, sign),
             together=None if together is None else together[np.ix_(chosen, chosen)],
             tolerance=self.tolerance,
         )
@@ -165,7 +165,8 @@ class SettingScores:
         return part
 
 
-def _signed(limits: Limits, sign: int) -> Limits:
+def signed(limits: Limits, sign: int) -> Limits:
+    """Return the range of scores that are multiplied by 1 or −1."""
     if limits is None:
         return None
     low, high = sorted(sign * end for end in limits)
