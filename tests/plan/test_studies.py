@@ -180,6 +180,17 @@ def test_the_authors_fine_tuned_weights_are_found_by_their_names(tmp_path):
     assert sds.models[0].weights == "download"
 
 
+def test_weights_of_the_command_line_are_those_of_the_only_model():
+    models = ["torchvision:vgg19"]
+    spec = load_spec("rao2024/fig4", Changes(models=models, weights="download"))
+    assert [(m.name, m.weights) for m in spec.models] == [("torchvision:vgg19", "download")]
+    content = {"models": {"name": "torchvision:vgg11", "fine_tuned_weights": {"16/zero": "a"}}}
+    changed = Changes(weights="vgg11.pth").apply(content)
+    assert changed["models"] == [content["models"] | {"weights": "vgg11.pth"}]
+    with pytest.raises(HeatproofError, match="there are 2: name one with --model"):
+        Changes(models=[*models, "paperbirds/vgg"], weights="random").apply({})
+
+
 def test_methods_of_a_model_replace_those_of_the_spec():
     content = {
         "models": ["paperbirds/vgg", {"name": "paperbirds/bcos", "methods": "bcos"}],

@@ -58,6 +58,11 @@ CHANGE_OPTIONS = [
         help="Another value for a key: data.limit=100, protocols.0.grids=50.",
     ),
     click.option(
+        "--weights",
+        help="Weights of the model, if there is one: a file, download (what is published), or "
+        "random.",
+    ),
+    click.option(
         "--weights-dir",
         type=click.Path(path_type=Path, file_okay=False),
         help="Directory with the weights of models: resnet50.pth, resnet50-16-zero.pth.",
@@ -158,7 +163,7 @@ def load_changed_spec(spec: str, options: dict[str, Any], weights: bool = True) 
     names = [field.name for field in fields(Changes)]
     changes = Changes(**{name: options.pop(name) for name in names if name in options})
     if not weights:
-        changes = replace(changes, weights_dir=None, download=False)
+        changes = replace(changes, weights=None, weights_dir=None, download=False)
     loaded = load_spec(spec, changes, **options)
     if options.get("limit") is None and (note := changes.note(read_yaml(spec))):
         echo(note, err=True)

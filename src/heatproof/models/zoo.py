@@ -241,9 +241,10 @@ def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | Non
     searched = " and ".join(str(p) for p in download.cache_paths(source.file))
     raise HeatproofError(
         f"{name} needs weights, and nothing is downloaded unless asked (looked for {searched}): "
-        f"give a local .safetensors or .pth file, or in a command --weights-dir with its "
-        f"directory; weights={DOWNLOADED_WEIGHTS}, in a command --download, to get {source.url}; "
-        f"or weights={RANDOM_WEIGHTS} for an untrained network"
+        f"give a local .safetensors or .pth file, in a command --weights FILE or --weights-dir "
+        f"with its directory; weights={DOWNLOADED_WEIGHTS}, in a command --weights "
+        f"{DOWNLOADED_WEIGHTS}, to get {source.url}; or weights={RANDOM_WEIGHTS} for an untrained "
+        "network"
     )
 
 

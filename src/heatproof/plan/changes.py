@@ -37,6 +37,7 @@ class Changes:
         run_methods: The methods of the run that is there, which added ones join.
         protocols: Protocols, in place of all.
         settings: Single keys, such as ``data.limit=100`` or ``protocols.0.grids=50``.
+        weights: The weights of the only model: a file, ``download`` or ``random``.
         weights_dir: The directory with the weights of models that have none in the spec.
         download: Whether models that have none get the published weights, which are downloaded.
     """
@@ -48,6 +49,7 @@ class Changes:
     run_methods: Sequence[Any] = ()
     protocols: Sequence[str] = ()
     settings: Sequence[str] = ()
+    weights: str | None = None
     weights_dir: Path | None = None
     download: bool = False
 
@@ -55,7 +57,8 @@ class Changes:
         """Return the changed content of a spec, as it would be written in YAML.
 
         Raises:
-            HeatproofError: If a setting cannot be read, or there is nothing at its place.
+            HeatproofError: If a setting cannot be read, or there is nothing at its place, or if
+                weights are given for several models.
         """
         changed = dict(content)
         for key in ("models", "methods", "protocols"):
@@ -78,6 +81,8 @@ class Changes:
             changed["models"] = [_without_methods(entry) for entry in models]
         elif self.add_methods and isinstance(models, list):
             changed["models"] = [_with_methods(entry, self.add_methods) for entry in models]
+        if self.weights is not None:
+            changed["models"] = [_with_weights(changed.get("models"), self.weights)]
         for setting in self.settings:
             changed = _changed(changed, setting)
         return changed
@@ -118,6 +123,18 @@ def _without_methods(entry: Any) -> Any:
     if not isinstance(entry, dict):
         return entry
     return {key: value for key, value in entry.items() if key != "methods"}
+
+
+def _with_weights(models: Any, weights: str) -> Any:
+    """Return the only model of a spec with other weights."""
+    listed = [models] if isinstance(models, str | dict) else list(models or ())
+    if len(listed) != 1:
+        raise HeatproofError(
+            f"--weights is for one model, and there are {len(listed)}: name one with --model, or "
+            "give --weights-dir DIR or --download for all"
+        )
+    (entry,) = listed
+    return {**(entry if isinstance(entry, dict) else {"name": entry}), "weights": weights}
 
 
 def _changed(content: dict[str, Any], setting: str) -> dict[str, Any]:
