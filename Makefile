@@ -17,6 +17,7 @@
 # make audit        sbom.json, a list of what is installed, and the advisories known about it
 # make weights      the fine-tuned weights that ship, anew: about half an hour on two cores
 # make protocols    docs/protocols: the pictures and the generated tables
+# make reference    docs/reference: commands, spec, methods, protocols and others, from the code
 # make truth        docs/img/known-truth-*.svg: soundness and completeness where the truth is known
 # Each sets up what it needs in .venv, once.
 
@@ -32,7 +33,7 @@ NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor 
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: quickstart test coverage docs dist test-isa test-device engines bench bench-check soak audit lint check methods \
-  truth models notebooks protocols weights clean
+  truth models notebooks protocols reference weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -109,6 +110,9 @@ truth: .venv/installed-dev
 
 protocols: .venv/installed-dev
 	$(BIN)/python docs/make_protocol_pictures.py docs
+
+reference: .venv/installed-dev
+	$(BIN)/python docs/make_reference.py docs
 
 notebooks: .venv/installed-dev
 	$(BIN)/python docs/make_notebooks.py

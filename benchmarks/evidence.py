@@ -1,4 +1,4 @@
-"""Sanity, robustness, descriptors and localisation beside Quantus: values and times, in one run.
+"""Sanity, robustness, descriptors and localization beside Quantus: values and times, in one run.
 
 Both explain the same network by the same gradient, for the same random networks, noise and classes.
 Prints the largest difference of a score and the processor times in turn, ours and theirs.
@@ -76,7 +76,7 @@ class Comparison:
         return list(score_batch(self.model, batch, [evaluation]).outcomes[evaluation].values)
 
     def theirs(self, metric: type, **options: Any) -> list[float]:
-        call = metric(abs=False, normalise=False, disable_warnings=True, **options)
+        call = metric(abs=False, normalize=False, disable_warnings=True, **options)
         found = call(
             self.model.module,
             self.x.numpy(),

@@ -34,7 +34,7 @@ ADD = """
 
 1. Write a function that returns the network, as the files in
    [examples/real](../examples/real/README.md) do, and check its accuracy first: a wrong
-   normalisation shows there.
+   normalization shows there.
 2. `heatproof run examples/real/cifar10.yaml --model file:mine.py:build -o real/runs/mine`, or
    `imagenet.yaml`, on the same images; the same command continues it.
 3. `python docs/real_runs.py real/runs/mine mine`, then `python docs/make_leaderboard.py` and

@@ -7,7 +7,7 @@ score maps. The tables hold the facts of the registry and the scores of some met
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,9 @@ from heatproof.tensor.localization import cell_sums, mass_fraction
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import patch_masks
 from heatproof.tensor.soundness import false_steps, included_mass, relative
+
+sys.path.insert(0, str(Path(__file__).parent / "site"))
+import reference
 
 COMPARED = ("ixg", "gradcam", "random", "constant", "edges", "center", "object")
 IMAGES = 128  # of pictures that show an accuracy, and for grids
@@ -343,14 +346,6 @@ def number(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.2f}".replace("-", "−")
 
 
-def facts_row(name: str) -> Iterator[str]:
-    """Yield the row of facts that the reference has about a protocol."""
-    sys.path.insert(0, str(Path(__file__).parent / "site"))
-    from reference import protocol_facts
-
-    yield protocol_facts(name).splitlines()[-1]
-
-
 def main(docs: Path, *names: str) -> None:
     """Draw the pictures of protocols, by default of all, and update their tables."""
     bird = Bird(IMAGES)
@@ -361,9 +356,11 @@ def main(docs: Path, *names: str) -> None:
             panels.insert(0, picture(bird.sample.image, "image"))
         draw(panels, docs / f"img/protocols/{name}.png")
         page = docs / f"protocols/{name}.md"
-        replace_rows(page, facts_row(name))
+        replace_rows(page, reference.protocol_facts(name).splitlines()[-1:])
         replace_rows(page, [scores_row(name)], table=1)
         print(page, flush=True)
+    costs = reference.protocol_table("protocols/{}.md").splitlines()[2:]
+    replace_rows(docs / "which-protocol.md", costs, table=1)
 
 
 if __name__ == "__main__":

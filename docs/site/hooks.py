@@ -44,8 +44,10 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages and pictures that are not in docs/."""
+    """Add the pages and pictures that are not in docs/, or not as the code has them now."""
     for path, content in [*reference.pages().items(), *notebooks.pages(ROOT).items()]:
+        if written := files.get_file_from_path(path):
+            files.remove(written)
         files.append(File.generated(config, path, content=content))
     for source, path in OUTSIDE.items():
         text = (ROOT / source).read_text(encoding="utf-8")

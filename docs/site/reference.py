@@ -176,7 +176,7 @@ def methods() -> str:
     )
     for m in listed:
         entry = METHODS[m["id"]]
-        text += f"\n## {m['id']} {{#{anchor(m['id'])}}}\n\n"
+        text += f"\n{address(m['id'])}## {m['id']}\n\n"
         text += (
             prose(m["summary"] if entry.noise else inspect.getdoc(entry.function) or "") + "\n\n"
         )
@@ -264,14 +264,15 @@ def protocols() -> str:
     return text
 
 
-def protocol_table() -> str:
+def protocol_table(address: str = "#{}") -> str:
+    """Return the facts of all protocols, whose names link to an address of theirs."""
     rows = []
     for entry in PROTOCOLS:
         protocol = entry.cls()
         facts = protocol.facts()
         rows.append(
             [
-                f"[{entry.id}](#{entry.id})",
+                f"[{entry.id}]({address.format(entry.id)})",
                 "higher" if facts["higher_is_better"] else "lower",
                 range_of(facts["range"]),
                 "depends" if facts["random_score"] is None else f"{facts['random_score']:g}",
@@ -423,6 +424,11 @@ def module(name: str) -> Callable[[], str]:
 
 def anchor(name: str) -> str:
     return name.replace("++", "-plus-plus")
+
+
+def address(name: str) -> str:
+    """Return a mark for links to the heading that follows, where its text is not the address."""
+    return "" if anchor(name) == name else f'<a id="{anchor(name)}"></a>\n\n'
 
 
 def sentence(text: str) -> str:

@@ -321,7 +321,7 @@ def test_without_a_gradient_it_warns_and_returns_the_initial_image(dead):
     model = network(part, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     with pytest.warns(
-        UserWarning, match="the embedding of small has no gradient, so the image was not optimised"
+        UserWarning, match="the embedding of small has no gradient, so the image was not optimized"
     ):
         state = prepared(f"featurevis({QUICK})", model, images)
     assert all(value.isfinite().all() for value in state.values())

@@ -158,7 +158,7 @@ MODEL = (3, 16, 16)
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (torch.randn(3, 16, 16).clamp(-2, 2), "looks normalised.*remove Normalize.*normalized="),
+        (torch.randn(3, 16, 16).clamp(-2, 2), "looks normalized.*remove Normalize.*normalized="),
         (torch.rand(3, 16, 16) * 255, "divide them by 255, or return uint8"),
         (torch.rand(3, 16, 16) * 1.1, r"add .clamp\(0, 1\)"),
         (torch.rand(3, 16, 16) * 1e4, r"floats are in \[0, 1\], before"),

@@ -211,7 +211,7 @@ def test_one_broken_item_is_skipped_and_reported(model):
         (lambda i: (picture(i), 0, 3), "third part of type int, which is not a mask"),
         (lambda i: (picture(i), 0, None, 1), "has 4 parts"),
         (lambda i: {"photo": picture(i)}, "the keys photo, none of which is an image"),
-        (lambda i: (torch.randn(3, 16, 16, generator=seeded(i)), 0), "looks normalised"),
+        (lambda i: (torch.randn(3, 16, 16, generator=seeded(i)), 0), "looks normalized"),
         (lambda i: (picture(i), "cat" if i else 0), "names .* and others that are numbers"),
     ],
 )

@@ -336,7 +336,7 @@ def test_a_normalisation_can_be_undone(model, pictures):
         torch.testing.assert_close(fitted.load(i).image, images[int(name)], atol=1e-6, rtol=0)
     with pytest.raises(HeatproofError, match="are those of your transform's Normalize"):
         hp.load_data((normal, None), normalized=([0.9], [0.9]))
-    with pytest.raises(HeatproofError, match="8 bits, which is not normalised"):
+    with pytest.raises(HeatproofError, match="8 bits, which is not normalized"):
         hp.load_data(pictures, normalized=(mean, std))
     with pytest.raises(HeatproofError, match="normalized is the mean and the std"):
         hp.load_data(pictures, normalized=3)

@@ -1,6 +1,9 @@
 """Code, commands and specs on the pages of the documentation are run or checked."""
 
 import re
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+OTHERS = [*sorted(ROOT.glob("[CS]*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 LONGEST = 40  # lines of a page that says how to do something
 
 
@@ -93,24 +97,50 @@ def test_specs_are_valid(page, tmp_path, monkeypatch):
         assert make_spec(yaml.safe_load(text)).expressions()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
 def test_links_to_files_of_the_repository_exist(page):
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text):
-        path = (page.parent / target).resolve()
-        generated = path.parent == (DOCS / "reference").resolve()  # when the site is built
-        assert generated or path.exists(), target
+    """Links to headings as well, whose addresses are those of GitHub and of the site."""
+    for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", without_code(page)):
+        file, _, heading = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.exists(), target
+        if heading and path.suffix == ".md":
+            assert heading in headings(path), target
 
 
-def test_the_page_on_protocols_has_a_section_and_facts_for_each():
+def without_code(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@cache
+def headings(page: Path) -> set[str]:
+    """Return the addresses within a page: its headings in lower case with hyphens, and marks."""
+    text = without_code(page)
+    titles = [
+        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", t) for t in re.findall(r"^#+ (.+)$", text, re.M)
+    ]
+    slugs = [re.sub(r"[^\w\s-]", "", title.lower()).strip() for title in titles]
+    return {slug.replace(" ", "-") for slug in slugs} | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+def test_the_reference_in_the_repository_is_that_of_the_code(tmp_path):
+    """In a new process: other tests add methods and protocols of their own in this one."""
+    script = DOCS / "make_reference.py"
+    subprocess.run([sys.executable, script, tmp_path], check=True)
+    written = sorted((DOCS / "reference").glob("*.md"))
+    assert [p.name for p in written] == sorted(p.name for p in (tmp_path / "reference").iterdir())
+    for page in written:
+        new = (tmp_path / "reference" / page.name).read_text(encoding="utf-8")
+        assert page.read_text(encoding="utf-8") == new, f"{page.name}: make reference"
+
+
+def test_the_page_on_protocols_asks_a_question_and_states_the_facts_for_each(reference):
     text = (DOCS / "which-protocol.md").read_text(encoding="utf-8")
-    sections = re.findall(r"^## (.+)$", text, re.M)
-    assert sorted(sections) == sorted(entry.id for entry in PROTOCOLS if entry.cls.source is None)
-    for name in sections:
-        section = text.split(f"\n## {name}\n")[1].split("\n## ")[0]
-        assert f"<!-- facts: {name} -->" in section
-        assert "**Traps.**" in section
-        assert "**It cannot tell**" in section
+    questions, facts = text.split("\n## What each costs\n")
+    shipped = {entry.id for entry in PROTOCOLS if entry.cls.source is None}
+    assert set(re.findall(r"\]\(protocols/([\w-]+)\.md\)", questions)) == shipped
+    for row in reference.protocol_table("protocols/{}.md").splitlines()[2:]:
+        assert f"\n{row}\n" in facts, "make protocols"
 
 
 def test_the_table_of_protocols_in_the_readme_states_the_facts_of_the_registry():

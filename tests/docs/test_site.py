@@ -1,10 +1,12 @@
 """The documentation site builds without a warning, and needs nothing from elsewhere."""
 
+import html
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -33,6 +35,23 @@ def test_nothing_is_fetched_from_elsewhere(site):
             assert not target.startswith(("http:", "https:", "//")), f"{page.name}: {target}"
             path = (page.parent / target.partition("#")[0].partition("?")[0]).resolve()
             assert path.exists(), f"{page.name}: {target}"
+
+
+LINK = re.compile(r'<a\b[^>]*?\bhref="(?!\w+:|//)([^"]*)"')
+
+
+def test_no_link_is_dead(site):
+    pages = {page: page.read_text(encoding="utf-8") for page in sorted(site.rglob("*.html"))}
+    marks = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in pages.items()}
+    count = 0
+    for page, text in pages.items():
+        for target in set(LINK.findall(text)):
+            file, _, mark = html.unescape(unquote(target)).partition("#")
+            path = (page.parent / file).resolve() if file else page
+            assert path.exists(), f"{page.name}: {target}"
+            assert not mark or path not in marks or mark in marks[path], f"{page.name}: {target}"
+            count += 1
+    assert count > 5000
 
 
 NAMES = """

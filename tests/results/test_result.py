@@ -338,8 +338,8 @@ def test_python_warns_of_what_the_report_warns_of(models):
         assert any("not shown to be better than guessing" in text for text in result.caveats)
     dark = hp.TensorData(0 * data.images + 0.001 * data.images, data.labels, data.ids)
     dim = hp.evaluate(models[0], dark, ["ixg"], ["sds"], keep_maps=2)
-    assert any("after normalisation" in text for text in dim.caveats)
-    assert "after normalisation" in repr(dim) and "after normalisation" in dim._repr_html_()
+    assert any("after normalization" in text for text in dim.caveats)
+    assert "after normalization" in repr(dim) and "after normalization" in dim._repr_html_()
 
 
 def test_a_setting_that_applies_to_nothing_is_a_caveat():

@@ -29,7 +29,7 @@ from heatproof.runs.format import IMAGES, TaskFacts, TensorKey
 from heatproof.runs.run import Run
 from heatproof.text import short_titles
 
-MOST_INPUT_MEAN = 1.5  # of normalised images, in absolute value
+MOST_INPUT_MEAN = 1.5  # of normalized images, in absolute value
 LEAST_INPUT_STD = 0.3
 MOST_INPUT_STD = 3.0
 CRISP_BELOW_PIXELS = 160  # smaller images are drawn with square pixels
@@ -112,7 +112,7 @@ class RunStatistics(Run):
 
     @cached_property
     def input_advice(self) -> list[str]:
-        """What to do about models whose images hardly fit their normalisation, in sentences."""
+        """What to do about models whose images hardly fit their normalization, in sentences."""
         return [text for model in self.models if (text := self._input_advice(model))]
 
     def _input_advice(self, model: str) -> str:
@@ -132,9 +132,9 @@ class RunStatistics(Run):
             if abs(mean) <= MOST_INPUT_MEAN and LEAST_INPUT_STD <= std <= MOST_INPUT_STD:
                 return ""
             return (
-                f"after normalisation, the images of {self.titles[model]} have mean {mean:.2f} and "
+                f"after normalization, the images of {self.titles[model]} have mean {mean:.2f} and "
                 f"standard deviation {std:.2f}, which should be near 0 and 1: check mean and std "
-                f"of the model ({facts.normalization}), and whether images are normalised twice or "
+                f"of the model ({facts.normalization}), and whether images are normalized twice or "
                 "not at all"
             )
         return ""

@@ -1,6 +1,6 @@
 """The model-dependent baseline: an image whose embedding is nearly zero (Picard et al. 2024).
 
-The phases of its spectrum are optimised, its magnitudes are those of reference images (MaCo, Fel et
+The phases of its spectrum are optimized, its magnitudes are those of reference images (MaCo, Fel et
 al. 2023). By default the image is drawn differently from Xplique's code, which ``compat=xplique``
 follows:
 
@@ -43,7 +43,7 @@ NADAM_RATE = 1.0
 EPSILON = 1e-6  # a contrast that is not stretched
 CONVERGED_NORM = 0.1  # of an image's embedding, relative to that at the start
 
-OBJECTIVES: dict[str, Callable[[Tensor], Tensor]] = {  # (n, D) -> (n,), to be minimised
+OBJECTIVES: dict[str, Callable[[Tensor], Tensor]] = {  # (n, D) -> (n,), to be minimized
     "l2": lambda embedding: embedding.square().sum(1),
     "l1": lambda embedding: embedding.abs().mean(1),
     "inverse": lambda embedding: -(1 / (embedding.square() + 0.1)).mean(1),
@@ -111,7 +111,7 @@ def optimise_image(
     if still == steps:
         warnings.warn(
             f"featurevis: the embedding of {model.name} has no gradient, so the image was not "
-            f"optimised; the norm of its embedding is {start:.3g}",
+            f"optimized; the norm of its embedding is {start:.3g}",
             stacklevel=2,
         )
     elif not converged:
@@ -167,7 +167,7 @@ def featurevis(
     """An image whose embedding is nearly zero, with the spectrum of the reference images.
 
     Args:
-        objective: What is minimised: ``l2`` (squared norm), ``l1`` (mean of absolute values) or
+        objective: What is minimized: ``l2`` (squared norm), ``l1`` (mean of absolute values) or
             ``inverse`` (mean of −1/(a² + 0.1)).
         parametrisation: ``maco``, or ``fourier``, whose spectrum is free and starts as 1/f^decay.
         learn_magnitude: Give every magnitude of ``maco`` a free factor.
@@ -184,11 +184,11 @@ def featurevis(
         crops: Crops per step; 16 by default.
         whole: Fraction of the crops that are the whole image, 0.5 by default; 0 is MaCo, and
             ``crops=1, whole=1`` is cheapest.
-        scale: Size of the optimised image relative to the model's; 2 by default.
+        scale: Size of the optimized image relative to the model's; 2 by default.
         stretch: Stretch the values of the finished image from 0 to 1, as an image file may.
-        steps: Steps of the optimiser.
+        steps: Steps of the optimizer.
         decay: Exponent of the initial spectrum of ``fourier``.
-        seed: Seed of the optimisation.
+        seed: Seed of the optimization.
         compat: ``xplique`` draws the image as that library does: ``contrast=decorrelated,
             phase_start=normal, crops=32, whole=0``, 512 pixels wide, with phases that are not
             paired, and crops that are not antialiased and may reach beyond the image, where

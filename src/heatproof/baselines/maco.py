@@ -1,4 +1,4 @@
-"""Images that are optimised by their spectrum, and crops of them (MaCo, Fel et al. 2023)."""
+"""Images that are optimized by their spectrum, and crops of them (MaCo, Fel et al. 2023)."""
 
 from __future__ import annotations
 

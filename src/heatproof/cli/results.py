@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from heatproof.training.by_name import Trained
     from heatproof.training.finetune import Epoch, FineTuned
 
-MAX_BASELINES = 4  # a protocol with more baselines is summarised by ranks
+MAX_BASELINES = 4  # a protocol with more baselines is summarized by ranks
 NONE = "–"
 MOST_REASONS = 6  # why methods or protocols do not apply
 

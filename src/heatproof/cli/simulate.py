@@ -35,7 +35,7 @@ from heatproof.cli.group import command, main
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything."
 )
 def simulate(out: Path, trials: int, points: int, features: int, seed: int) -> None:
-    """Simulate soundness and completeness with known truth (Li et al., Fig. 6).
+    """Simulate soundness and completeness with known truth (Figure 6 of Li et al.).
 
     Points of a Gaussian are classified by the sign of their sum, so that the
     true attribution is known. Half of it is removed, or attribution is

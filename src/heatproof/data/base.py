@@ -139,7 +139,7 @@ def _check_images(images: Tensor) -> None:
         )
     rule = (
         "images must be floats of shape (N, channels, H, W) in [0, 1]: before the model's "
-        "normalisation"
+        "normalization"
     )
     shape = "×".join(map(str, images.shape))
     if not images.is_floating_point():

@@ -234,7 +234,7 @@ def load_data(
         ids: For objects: one id per image, by default what items say, or their number.
         labels: For objects: one class index or class name per image.
         masks: For objects: the pixels of the object, one mask ``(H, W)`` per image.
-        normalized: For objects: mean and std of a normalisation in the transform, which is undone.
+        normalized: For objects: mean and std of a normalization in the transform, which is undone.
 
     Raises:
         HeatproofError: If there is no such data set, or it cannot be opened.

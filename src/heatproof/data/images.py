@@ -31,9 +31,9 @@ Size = int | tuple[int, int]  # the side of a square, or height and width
 Mode = Literal["L", "RGB", "RGBA"]
 MODE_BY_CHANNELS: dict[int, Mode] = {1: "L", 3: "RGB"}
 MOST_PIXELS = 100_000_000  # of a file, and of an image after its shorter side is resized
-RANGE_TOLERANCE = 1e-3  # beyond [0, 1], when a normalisation is undone
+RANGE_TOLERANCE = 1e-3  # beyond [0, 1], when a normalization is undone
 BICUBIC_OVERSHOOT = 0.15  # beyond [0, 1]
-LARGEST_NORMALIZED = 10  # larger floats are not normalised images
+LARGEST_NORMALIZED = 10  # larger floats are not normalized images
 
 Normalization = tuple[Sequence[float], Sequence[float]]  # mean and std per channel
 
@@ -178,7 +178,7 @@ def fit_any(
         name: What it is called in messages.
         shape: Channels, height and width that the model takes; None leaves the image as it is.
         resize: Length that the shorter side of a picture is resized to before it is cropped.
-        normalized: Mean and std of the normalisation that is undone.
+        normalized: Mean and std of the normalization that is undone.
 
     Returns:
         Pixels ``(C, H, W)`` in [0, 1].
@@ -198,7 +198,7 @@ def fit_any(
                 )
             if normalized is not None:
                 raise WrongImage(
-                    f"{name} is a picture of 8 bits, which is not normalised; leave out normalized"
+                    f"{name} is a picture of 8 bits, which is not normalized; leave out normalized"
                 )
             if shape is None:
                 return to_tensor(picture)
@@ -295,7 +295,7 @@ def _undo(floats: Tensor, normalized: Normalization, name: str) -> Tensor:
     if image.min() < -RANGE_TOLERANCE or image.max() > 1 + RANGE_TOLERANCE:
         raise WrongImage(
             f"{name} has values from {image.min():.3g} to {image.max():.3g} after the "
-            f"normalisation is undone; normalized=(mean, std) are those of your "
+            f"normalization is undone; normalized=(mean, std) are those of your "
             "transform's Normalize"
         )
     return image.clamp(0, 1)
@@ -315,11 +315,11 @@ def _check_range(floats: Tensor, name: str) -> None:
         cure = "floats are in [0, 1]: divide them by 255, or return uint8"
     elif high <= LARGEST_NORMALIZED and low >= -LARGEST_NORMALIZED:
         cure = (
-            "it looks normalised, which the model does itself: remove Normalize from the "
+            "it looks normalized, which the model does itself: remove Normalize from the "
             "transform, or write hp.load_data(dataset, normalized=(mean, std)) with its numbers"
         )
     else:
-        cure = "floats are in [0, 1], before any normalisation"
+        cure = "floats are in [0, 1], before any normalization"
     raise WrongImage(f"{found}; {cure}")
 
 

@@ -174,7 +174,7 @@ def open_object(
         ids: One id per item.
         labels: One label per item.
         masks: One mask per item.
-        normalized: Mean and std of the normalisation that is undone.
+        normalized: Mean and std of the normalization that is undone.
         name: The name in results and reports.
 
     Returns:

@@ -71,7 +71,7 @@ class Source:
         labels: One class index, class name or None per item, if known without reading images.
         class_names: The names of the classes that labels are indices of, if they have names.
         has_masks: Whether items have masks.
-        normalized: Mean and std of the normalisation that is undone.
+        normalized: Mean and std of the normalization that is undone.
         is_stable: Whether an item can be trusted to be the same whenever it is read. If not, a few
             are read twice when the source is opened, and each is compared when it is used.
         is_stream: Whether items can be read in one order only. Their number is not known then.

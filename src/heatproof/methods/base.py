@@ -214,7 +214,7 @@ def method(
     Random numbers come from ``rng``. Keyword arguments of these names are passed to the function:
     ``batch`` (a ``LayerBatch``: gradients that methods share), ``image`` (the images themselves),
     ``silhouette``, ``notes`` (a ``MapNotes``: what a reader must know about single maps),
-    ``checkpoint`` (a ``Checkpoint``: the state of an optimisation that takes minutes),
+    ``checkpoint`` (a ``Checkpoint``: the state of an optimization that takes minutes),
     ``prepared`` (what ``prepare`` returned) and ``baseline_prepared`` (what the baseline named by
     its option ``baseline`` has prepared, or None). All others are the method's own options, with
     defaults.

@@ -66,7 +66,7 @@ class Explainer:
         silhouette: The object's silhouettes, ``(B, H, W)``, where the data has them.
         prepared: Returns what a method has prepared.
         prepared_baseline: Returns what a method's baseline has prepared.
-        checkpoint: Keeps the state of a long optimisation.
+        checkpoint: Keeps the state of a long optimization.
     """
 
     batch: ModelBatch
@@ -375,7 +375,7 @@ def explain(
         reference: Images in [0, 1] or data, for methods and baselines that need images that are not
             explained (``iba``).
         notes: Where notes on single maps are added (``hp.MapNotes(len(images))``), such as that an
-            optimisation did not converge; by default a warning is issued where a map is in doubt.
+            optimization did not converge; by default a warning is issued where a map is in doubt.
 
     Returns:
         Maps of shape ``(B, H, W)``.

@@ -1,6 +1,6 @@
 """Views of a network with random weights in some of its layers (Adebayo et al. 2018).
 
-A layer is a module with parameters of its own. It is initialised as its `reset_parameters` does;
+A layer is a module with parameters of its own. It is initialized as its `reset_parameters` does;
 parameters of other modules, such as class tokens, are shuffled. The weights of a layer depend on
 the seed and its name alone, so that all views of a network have the same ones, and views share the
 tensors of all layers: those of the network and the random ones are in memory once.
@@ -75,14 +75,14 @@ def layers_with_parameters(model: Model) -> list[str]:
     names = [name for name, module in modules if any(True for _ in module.parameters(False))]
     if not names:
         raise NotApplicable(
-            f"{model.name} has no parameters, so that there is nothing to randomise; "
+            f"{model.name} has no parameters, so that there is nothing to randomize; "
             "leave the protocol out for this network"
         )
     return names
 
 
 def _groups(layers: Sequence[str], mode: Mode, order: Order, count: int | None) -> list[list[str]]:
-    """Divide layers into groups of equal sizes, in the order in which they are randomised."""
+    """Divide layers into groups of equal sizes, in the order in which they are randomized."""
     ordered = list(layers) if order == "bottom-up" else list(layers)[::-1]
     number = 1 if mode == "all" else min(count or len(ordered), len(ordered))
     ends = [round(k * len(ordered) / number) for k in range(number + 1)]

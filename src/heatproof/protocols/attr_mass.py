@@ -18,7 +18,7 @@ from heatproof.tensor.localization import mass_fraction
 @protocol
 class AttributionMass(Protocol):
     id: ClassVar[str] = "attr-mass"
-    kind: ClassVar[Kind] = "localisation"
+    kind: ClassVar[Kind] = "localization"
     summary: ClassVar[str] = (
         "the fraction of the map's absolute values on the pixels that determine the class, "
         "or on the object"

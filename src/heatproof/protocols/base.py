@@ -135,7 +135,7 @@ class View(NamedTuple):
 Kind = Literal[
     "faithfulness",
     "in-domain",
-    "localisation",
+    "localization",
     "values",
     "sanity",
     "robustness",
@@ -147,7 +147,7 @@ KINDS: Mapping[Kind, str] = {
     "faithfulness": "whether removing what a map marks changes the output, on images that may look "
     "like nothing the network has seen",
     "in-domain": "the same, where the network knows images without the removed part",
-    "localisation": "whether a map lies where the class is; the network may use other pixels",
+    "localization": "whether a map lies where the class is; the network may use other pixels",
     "values": "whether the values of a map mean something, and not only their order",
     "sanity": "whether a map depends on what the network has learned, and on the class",
     "robustness": "whether a map stays where image and prediction hardly change; maps that ignore "

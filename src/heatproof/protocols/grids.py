@@ -38,7 +38,7 @@ CACHED_GRIDS = 64  # whose images stay in memory: a block of them is loaded for 
 class Localization(Protocol):
     """Base class of the three settings. A sample is a grid and one of its cells, the target's."""
 
-    kind: ClassVar[Kind] = "localisation"
+    kind: ClassVar[Kind] = "localization"
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     random_score: ClassVar[float] = 0.25

@@ -1,4 +1,4 @@
-"""Does a map lie on the object? Localisation on masks and boxes.
+"""Does a map lie on the object? Localization on masks and boxes.
 
 ``pointing`` looks at the largest value (Zhang et al. 2018), ``mass`` at the positive values (Wang
 et al. 2020) and ``rank-accuracy`` at as many of the largest as the object has pixels (Arras et al.
@@ -47,7 +47,7 @@ def top_fraction(maps: Tensor, inside: Tensor, count: Tensor) -> Tensor:
 class OnObject(Protocol):
     """Base class of protocols that ask how much of a map lies on the object."""
 
-    kind: ClassVar[Kind] = "localisation"
+    kind: ClassVar[Kind] = "localization"
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
     random_score: ClassVar[float | None] = None  # the fraction of the pixels of the object

@@ -63,7 +63,7 @@ class Result(RunStatistics):
               if saved maps have none for the sample and its target; ``n/a``, if the method is not
               defined for the model or data; ``skipped``, if the image could not be read.
             * ``message``: the reason for any status other than ``ok``.
-            * ``note``: what the method says about the map, such as that its optimisation did not
+            * ``note``: what the method says about the map, such as that its optimization did not
               converge; empty if there is nothing to say.
             * ``cluster``: the grid that the sample belongs to, otherwise the sample's id. Samples
               of a cluster are not independent; intervals draw them together.
@@ -119,7 +119,7 @@ class Result(RunStatistics):
         """What to know before the numbers are used, in sentences; empty if there is nothing.
 
         Methods that are not ranked because scores are missing, files that are damaged, models that
-        are not shown to classify better than guessing, images that hardly fit the normalisation,
+        are not shown to classify better than guessing, images that hardly fit the normalization,
         outputs that are not logits, too few samples, images that could not be read, parts that were
         computed with other versions or hardware, methods and settings without any score, and
         methods that were run before and are not shown.

@@ -99,7 +99,7 @@ class Warnings:
     missing_methods: list[str]
     noted: list[NotedMaps]
     probabilities: list[str]  # what to do about models whose outputs are not logits
-    unlikely_inputs: list[str]  # what to do about images that hardly fit the normalisation
+    unlikely_inputs: list[str]  # what to do about images that hardly fit the normalization
 
     def __bool__(self) -> bool:
         return any(vars(self).values())

@@ -20,7 +20,7 @@ TELLS: dict[tuple[Kind, Kind], str] = {
     "like nothing the network knows; believe the kind that is in-domain.",
     (
         "faithfulness",
-        "localisation",
+        "localization",
     ): "The network may use what lies outside the object or cell, or "
     "the map may show the object and not what decides.",
     ("faithfulness", "values"): "The order of the values is right where their size is not, or the "
@@ -29,13 +29,13 @@ TELLS: dict[tuple[Kind, Kind], str] = {
     "or follows features that random weights keep.",
     ("faithfulness", "robustness"): "Fine maps follow the network closely and change with it; "
     "coarse ones are stable. Average over noise, or accept the resolution.",
-    ("in-domain", "localisation"): "What decides is not all on the object, or the object is marked "
+    ("in-domain", "localization"): "What decides is not all on the object, or the object is marked "
     "beyond what decides.",
     ("in-domain", "sanity"): "The map finds parts that matter to any network.",
     ("in-domain", "robustness"): "Fine maps follow the network closely and change with it.",
-    ("localisation", "sanity"): "The map finds objects whatever the network has learned: it may "
+    ("localization", "sanity"): "The map finds objects whatever the network has learned: it may "
     "be an edge detector.",
-    ("localisation", "robustness"): "Maps that are coarse or ignore the network can lie on the "
+    ("localization", "robustness"): "Maps that are coarse or ignore the network can lie on the "
     "object and be stable.",
     ("sanity", "robustness"): "Maps that ignore the network are stable: stability is no merit by "
     "itself.",
