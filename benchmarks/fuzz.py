@@ -4,9 +4,9 @@
     python benchmarks/fuzz.py --cases 100000 specs expressions labels
 
 prints a table: the cases, and how many were refused (`HeatproofError`), accepted, ended in another
-exception (tracebacks), or took longer than the time limit (hangs). It fails if there is any of the
-last two, and prints one of each sort; ``--seed`` and the number of the case reproduce it. The tests
-run some cases of every kind.
+exception (tracebacks), or took longer than the time limit (hangs), and the memory of the process.
+It fails if there are tracebacks or hangs, and prints one of each sort; ``--seed`` and the number of
+the case reproduce it. The tests run some cases of every kind.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from heatproof.models.weights_file import load_weights, looks_like
 from heatproof.plan.changes import Changes
 from heatproof.plan.spec import load_spec, make_spec
 from heatproof.plan.studies import study_file, study_names
+from heatproof.platform import peak_memory
 from heatproof.runs.run import Run
 from heatproof.runs.sealed import seal
 from heatproof.runs.store import Store
@@ -377,6 +378,7 @@ class Count:
     hangs: int = 0
     slowest: float = 0.0
     longest_message: int = 0
+    memory: int = 0  # of the process at most so far, in megabytes
     examples: dict[str, str] = field(default_factory=dict)  # tracebacks and hangs, one per sort
 
     @property
@@ -446,6 +448,7 @@ def fuzz(kind: str, cases: int, seed: int, folder: Path, limit: float = LIMIT) -
                 where = traceback.format_exc(limit=-6)
                 count.examples.setdefault(sort, f"{kind} {number}: {where}")
         count.slowest = max(count.slowest, time.perf_counter() - started)
+    count.memory = (peak_memory() or 0) // 2**20
     return count
 
 
@@ -463,6 +466,7 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no kind {unknown[0]}; there are: {', '.join(KINDS)}")
     columns = "kind", "cases", "refused", "accepted", "tracebacks", "hangs", "slowest", "message"
+    columns += ("memory",)
     print("".join(f"{column:>12}" for column in columns))
     failed: list[str] = []
     limit_memory(MEMORY)
@@ -477,7 +481,7 @@ def main() -> None:
                 count.tracebacks,
                 count.hangs,
             ]
-            cells += [f"{count.slowest:.2f} s", count.longest_message]
+            cells += [f"{count.slowest:.2f} s", count.longest_message, f"{count.memory} MB"]
             print("".join(f"{cell:>12}" for cell in cells), flush=True)
             failed += count.examples.values()
     for example in failed[:20]:

@@ -198,7 +198,7 @@ def _change_tensors(rng: random.Random, run: Path, mutate: Mutate) -> None:
         tensors[key] = values[None].repeat(2, *[1] * values.ndim)
     elif change == 3:
         filled = rng.choice(NUMBERS) if values.is_floating_point() else rng.randrange(256)
-        tensors[key] = torch.full_like(values, filled)
+        tensors[key] = torch.full_like(values, filled, dtype=torch.float64).to(values.dtype)
     elif change == 4:
         kinds = (torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.uint8)
         tensors[key] = values.to(rng.choice(kinds))

@@ -83,6 +83,8 @@ def evaluate(
     batch_size: int = 64,
     keep_maps: int | Literal["all"] = 64,
     backend: str | None = None,
+    precision: str | None = None,
+    approximate: bool = False,
     out: str | Path | None = None,
     progress: ProgressLike = None,
     add: bool = False,
@@ -112,6 +114,12 @@ def evaluate(
         backend: What computes whole passes without gradients, for all models: ``eager``, ``fused``,
             ``compile``, ``openvino``, or ``auto``, the fastest here. By default what each model
             says (``load_model(…, backend=…)``), which is ``auto`` unless it was changed.
+        precision: Of whole passes without gradients, for all models: ``float32``, ``tf32``,
+            ``bfloat16`` or ``float16``. By default what each model says, which is ``float32``, that
+            of the weights, unless it was changed. A lower one is refused as a backend is: where
+            results differ.
+        approximate: Whether results of a lower precision may differ. By how much, measured on
+            images of the run, is one of the result's caveats.
         out: A run directory, or an address such as ``s3://bucket/run``. What it already holds is
             not computed again, so a call with more methods, protocols, models or samples computes
             only these.
@@ -159,10 +167,14 @@ def evaluate(
             batch_size=batch_size,
             keep_maps=keep_maps,
             backend=backend,
+            precision=precision,
+            approximate=approximate or None,
         )
     models = [load_model(entry) for entry in entries]
     if backend is not None:
         models = [model.with_backend(backend) for model in models]
+    if precision is not None:
+        models = [model.with_precision(precision, approximate) for model in models]
     expressions, parsed = _parse(methods, protocols)
     data_sets = _load(data, models, limit, seed)
     references = None if reference is None else _load(reference, models, None, seed)
@@ -184,6 +196,8 @@ def evaluate(
         "protocols": [{"name": p.id, **p.model_dump()} for p in parsed],
         "seed": seed,
         "backend": backend or AUTO,
+        **({"precision": precision} if precision else {}),
+        **({"approximate": True} if approximate else {}),
         "weights": {
             model.name: model.fingerprint()
             for model, entry in zip(models, entries, strict=True)

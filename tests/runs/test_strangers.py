@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
@@ -128,7 +129,7 @@ def test_tensors_are_checked(run, kind):
     key = next(key for key in tensors if json.loads(key)["kind"] == kind)
     tensors[key] = change(tensors[key])
     replace(run, "tensors", save(tensors, metadata))
-    assert problem in " ".join(finding.problem for finding in check(Store(run)).findings)
+    assert_found(run, problem)
 
 
 def assert_left_out(run: Path, problem: str) -> None:
@@ -139,6 +140,39 @@ def assert_left_out(run: Path, problem: str) -> None:
         result = hp.Result.load(run)
     assert result.scores["sample"].nunique() == 6
     assert any(problem in caveat for caveat in result.caveats)
+
+
+def test_tensors_of_more_samples_than_there_are_rows_are_left_out(run):
+    """Room for curves is made by the manifest."""
+    rows = rows_of(run)
+    samples = sorted(set(rows["sample"].to_pylist()))[:60]
+    fewer = rows.filter(pc.is_in(rows["sample"], pa.array(samples)))
+    replace(run, "rows", parquet(fewer), counts=fewer)
+    assert_found(run, "more samples than the rows of its manifest")
+    assert "deletion" in str(hp.Result.load(run).protocols)
+
+
+def test_passes_are_of_known_kinds(run):
+    path = sorted(run.glob("timings/*"))[0]
+    timings = json.loads(path.read_bytes())
+    timings["passes"][0]["kind"] = "sideways"
+    replace(run, "timings", json.dumps(timings).encode())
+    assert_found(run, "(forward|backward)")
+
+
+def test_the_origin_of_records_is_a_digest(run):
+    """It is the name of a file."""
+    manifest = sorted(run.glob("tasks/*.json"))[0]
+    described = json.loads(unseal(manifest.read_bytes()))
+    described["origins"] = ["../plan"] * len(described["origins"])
+    manifest.write_bytes(seal(json.dumps(described).encode()))
+    assert_found(run, "origins")
+    with pytest.warns(UserWarning, match="damaged files"):
+        hp.Result.load(run)
+
+
+def assert_found(run: Path, problem: str) -> None:
+    assert problem in " ".join(finding.problem for finding in check(Store(run)).findings)
 
 
 def test_the_next_run_makes_anew_what_a_stranger_made_up(run, original):

@@ -127,6 +127,17 @@ SPEC_OPTIONS = [
         "fastest here.  [default: auto]",
     ),
     click.option(
+        "--precision",
+        help="Precision of passes without gradients: float32, tf32, bfloat16 or float16. One below "
+        "float32 is refused where results differ.  [default: float32]",
+    ),
+    click.option(
+        "--approximate",
+        is_flag=True,
+        default=None,
+        help="Let a lower --precision change the results, which then state by how much.",
+    ),
+    click.option(
         "--seed",
         type=click.IntRange(min=0),
         help="Seed for all noise and for the sample order.",

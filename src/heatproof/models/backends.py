@@ -7,10 +7,12 @@ A backend takes whole images in batches of one shape. Each starts from the same 
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import chain
 from math import prod
@@ -23,16 +25,21 @@ from torch.export import ExportedProgram
 from torch.nn.functional import interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, unknown
 from heatproof.models.cutting import Body
-from heatproof.models.guards import assert_unchanged, eval_mode
+from heatproof.models.guards import assert_unchanged, eval_mode, float32_as
 from heatproof.tensor.batching import pad
 from heatproof.tensor.noise import generator
 
 BackendName = Literal["auto", "eager", "fused", "compile", "openvino"]
+PrecisionName = Literal["float32", "tf32", "bfloat16", "float16"]
 AUTO = "auto"  # a run chooses the fastest (`heatproof.plan.backend_choice`); other passes are eager
 EAGER = "eager"
 NAMES: tuple[str, ...] = tuple(name for name in get_args(BackendName) if name != AUTO)
+SINGLE = "float32"  # passes in the precision of the weights
+PRECISIONS: tuple[str, ...] = get_args(PrecisionName)
+# Lower precisions are backends, too: eager passes, shortened by autocast or TF32.
+LOWER: tuple[str, ...] = tuple(name for name in PRECISIONS if name != SINGLE)
 OUTPUT_TOLERANCE = 1e-3  # relative to the range of the logits, and of the embedding
 IMAGES_COMPARED = 8
 
@@ -44,6 +51,30 @@ aten = torch.ops.aten
 def used(backend: str) -> str:
     """Return what computes the passes of a model whose backend may not be chosen yet."""
     return EAGER if backend == AUTO else backend
+
+
+def at_precision(backend: str, precision: str) -> str:
+    """Return the name of the backend that computes in a precision.
+
+    Args:
+        backend: The backend so far, which may be a lower precision.
+        precision: One of ``PRECISIONS``.
+
+    Raises:
+        HeatproofError: If there is no such precision, or not with that backend.
+    """
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    if backend in LOWER:
+        backend = AUTO
+    if precision == SINGLE:
+        return backend
+    if backend not in (AUTO, EAGER):
+        raise HeatproofError(
+            f"the backend {backend} computes in single precision; leave it out, or the precision "
+            f"{precision}"
+        )
+    return precision
 
 
 def missing(backend: str) -> str:
@@ -78,7 +109,11 @@ class Whole(nn.Module):
 
 
 def forward_by(
-    backend: str, whole: Whole, batch: Tensor, input_range: tuple[Tensor, Tensor]
+    backend: str,
+    whole: Whole,
+    batch: Tensor,
+    input_range: tuple[Tensor, Tensor],
+    approximate: bool = False,
 ) -> Forward:
     """Return the backend's forward function for batches of one shape.
 
@@ -86,10 +121,11 @@ def forward_by(
     does not count, goes unnoticed.
 
     Args:
-        backend: One of ``NAMES``, except eager.
+        backend: One of ``NAMES``, except eager, or of ``LOWER``.
         whole: The network.
         batch: A batch of the shape and type to run.
         input_range: The lowest and the highest value of images, ``(C, 1, 1)`` each.
+        approximate: Whether results may differ, as long as they are finite.
 
     Returns:
         A function from images ``(B, C, H, W)`` to logits ``(B, K)`` and embeddings ``(B, D)``.
@@ -101,18 +137,27 @@ def forward_by(
     weights = [
         (t.data_ptr(), t._version) for t in chain(whole.module.parameters(), whole.module.buffers())
     ]
-    key = (backend, batch.shape, batch.dtype)
+    key = (backend, batch.shape, batch.dtype, approximate)
     if key not in cache or cache[key][0] != weights:
-        cache[key] = weights, _make(backend, whole, batch, input_range)
+        cache[key] = weights, _make(backend, whole, batch, input_range, approximate)
     return cache[key][1]
 
 
 _cache: WeakKeyDictionary[Body, dict[Any, tuple[Any, Forward]]] = WeakKeyDictionary()
 
 
-def _make(backend: str, whole: Whole, batch: Tensor, input_range: tuple[Tensor, Tensor]) -> Forward:
-    cannot = f"{whole.name} cannot run on the backend {backend}"
-    hint = "The backend eager runs it"
+def _make(
+    backend: str,
+    whole: Whole,
+    batch: Tensor,
+    input_range: tuple[Tensor, Tensor],
+    approximate: bool,
+) -> Forward:
+    if backend in LOWER:
+        cannot, hint = f"{whole.name} cannot run in {backend}", f"The precision {SINGLE} runs it"
+    else:
+        cannot = f"{whole.name} cannot run on the backend {backend}"
+        hint = "The backend eager runs it"
     with (
         assert_unchanged(whole.module),
         eval_mode(whole.module),
@@ -120,16 +165,15 @@ def _make(backend: str, whole: Whole, batch: Tensor, input_range: tuple[Tensor, 
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        try:
-            program = torch.export.export(whole, (batch,))
-        except Exception as error:  # a network can do anything that the export cannot follow
-            raise HeatproofError(
-                f"{cannot}: torch.export cannot follow the network ({_reason(error)}). {hint}"
-            ) from error
         images = _noise(batch[:IMAGES_COMPARED], input_range)
+        layout = torch.channels_last if _is_channels_last(batch) else torch.contiguous_format
+        padded = pad(images, len(batch)).contiguous(memory_format=layout)
         try:
-            forward = _MAKERS[backend](program)
-            padded = pad(images, len(batch)).contiguous(memory_format=torch.channels_last)
+            forward = (
+                _shortened(backend, whole, batch)
+                if backend in LOWER
+                else _MAKERS[backend](_exported(whole, batch))
+            )
             outputs = [out[: len(images)] for out in forward(padded)]
         except HeatproofError as error:
             raise HeatproofError(f"{cannot}: {error}. {hint}") from error
@@ -139,12 +183,53 @@ def _make(backend: str, whole: Whole, batch: Tensor, input_range: tuple[Tensor, 
         for name, ours, theirs in zip(names, outputs, whole(images), strict=True):
             width = (theirs.max() - theirs.min()).clamp(min=1e-30)
             difference = float((ours - theirs).abs().max() / width)
-            if not difference <= OUTPUT_TOLERANCE:
+            if not difference <= (sys.float_info.max if approximate else OUTPUT_TOLERANCE):
                 raise HeatproofError(
                     f"{cannot}: for noise, its {name} differ from the network's by "
                     f"{difference:.0e} of their range; at most "
-                    f"{OUTPUT_TOLERANCE:.0e} is allowed. {hint}"
+                    f"{OUTPUT_TOLERANCE:.0e} is allowed. {hint}{_acceptance(backend, difference)}"
                 )
+    return forward
+
+
+def _is_channels_last(batch: Tensor) -> bool:
+    return batch.is_contiguous(memory_format=torch.channels_last)
+
+
+def _acceptance(backend: str, difference: float) -> str:
+    """Say how a difference is accepted, where it can be."""
+    if backend not in LOWER or not math.isfinite(difference):
+        return ""
+    return "; approximate: true accepts the difference, and results state it"
+
+
+def _exported(whole: Whole, batch: Tensor) -> ExportedProgram:
+    try:
+        return torch.export.export(whole, (batch,))
+    except Exception as error:  # a network can do anything that the export cannot follow
+        raise HeatproofError(
+            f"torch.export cannot follow the network ({_reason(error)})"
+        ) from error
+
+
+def _shortened(precision: str, whole: Whole, batch: Tensor) -> Forward:
+    """Return the network itself, whose operations are shortened."""
+    device = batch.device.type
+    if batch.dtype != torch.float32:
+        kind = str(batch.dtype).removeprefix("torch.")
+        raise HeatproofError(f"its weights are {kind}, and only float32 is shortened")
+    if precision == "tf32" and device != "cuda":
+        raise HeatproofError(f"TF32 is a mode of NVIDIA graphics cards, and it is on {device}")
+
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        with eval_mode(whole.module), ExitStack() as stack:
+            if precision == "tf32":
+                stack.enter_context(float32_as(tf32=True))
+            else:
+                stack.enter_context(torch.autocast(device, getattr(torch, precision)))
+            logits, embedding = whole(x)
+        return logits.to(x), embedding.to(x)
+
     return forward
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -65,21 +65,77 @@ def restored_settings() -> Iterator[None]:
     dtype = torch.get_default_dtype()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    precision = torch.get_float32_matmul_precision()
     cudnn = torch.backends.cudnn
-    flags = (cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32)
+    flags = (cudnn.benchmark, cudnn.deterministic)
     enabled = torch.is_grad_enabled()
     try:
-        yield
+        with restored_float32():
+            yield
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
         torch.use_deterministic_algorithms(deterministic, warn_only=warns)
-        if torch.get_float32_matmul_precision() != precision:
-            torch.set_float32_matmul_precision(precision)
-        cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = flags
+        cudnn.benchmark, cudnn.deterministic = flags
         torch.set_grad_enabled(enabled)
+
+
+@contextmanager
+def restored_float32() -> Iterator[None]:
+    """Restore how operations on float32 may be shortened, such as to TF32, at the end.
+
+    PyTorch has two interfaces, and the older one raises where the newer one was used.
+    """
+    before = _shortened()
+    modes = [mode.fp32_precision for mode in _FLOAT32_MODES]
+    try:
+        yield
+    finally:
+        _shorten(before, modes)
+
+
+def _shorten(older: tuple[str, bool] | None, newer: Sequence[str]) -> None:
+    """Set what differs from the given: by the older interface, unless it does not answer."""
+    if older is not None and _shortened() is not None:
+        if torch.get_float32_matmul_precision() != older[0]:
+            torch.set_float32_matmul_precision(older[0])
+        if torch.backends.cudnn.allow_tf32 != older[1]:
+            torch.backends.cudnn.allow_tf32 = older[1]
+        return
+    for mode, precision in zip(_FLOAT32_MODES, newer, strict=True):
+        if mode.fp32_precision != precision:  # not where it follows the general one already
+            mode.fp32_precision = precision
+
+
+# The newer interface, the general before the particular.
+_FLOAT32_MODES: tuple[Any, ...] = (
+    torch.backends,
+    torch.backends.cudnn,
+    torch.backends.cuda.matmul,
+    torch.backends.cudnn.conv,  # type: ignore[attr-defined]
+    torch.backends.cudnn.rnn,
+    torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
+    torch.backends.mkldnn.conv,  # type: ignore[attr-defined]
+    torch.backends.mkldnn.rnn,  # type: ignore[attr-defined]
+)
+
+
+def _shortened() -> tuple[str, bool] | None:
+    """Return what the older interface says; None if it does not answer."""
+    try:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        return None
+
+
+@contextmanager
+def float32_as(tf32: bool = False) -> Iterator[None]:
+    """Compute float32 in full, or in TF32 where the device has it, whatever the caller has set."""
+    older = ("high", True) if tf32 else ("highest", False)
+    newer = ["tf32" if tf32 else "ieee"] * len(_FLOAT32_MODES)
+    with restored_float32():
+        _shorten(older, newer)
+        yield
 
 
 @contextmanager
@@ -178,17 +234,18 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode and disable in-place operations, for the duration of the context.
 
     An in-place operation would overwrite the activation of the layer that the network is cut at.
-    Hooks with which other libraries record passes are paused, and so is autocast: half precision
-    would change the order of scores.
+    Hooks with which other libraries record passes are paused, and so are autocast and TF32: lower
+    precision would change the order of scores.
     """
-    with paused_observers(module), _eval_flags(module), without_autocast():
+    with paused_observers(module), _eval_flags(module), own_precision():
         yield
 
 
 @contextmanager
-def without_autocast() -> Iterator[None]:
+def own_precision() -> Iterator[None]:
     """Compute in the precision of the weights, whatever the caller has enabled."""
     with ExitStack() as stack:
+        stack.enter_context(float32_as())
         accelerator = torch.accelerator.current_accelerator()
         for device in ("cpu", *([accelerator.type] if accelerator else [])):
             if torch.is_autocast_enabled(device):

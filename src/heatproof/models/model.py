@@ -192,6 +192,7 @@ class Model:
         self.pad_batches = False  # True: every pass has exactly batch_size rows (see batches_of)
         self.backend = backends.AUTO
         self.backend_reason = ""  # why a run has chosen it
+        self.approximate = False  # whether a lower precision may change the results
         self.pass_counts: Counter[str] = Counter()  # images through the network, by kind of pass
         self.fine_tuned = ""  # what the weights were fine-tuned for, such as 16/zero
         self.weights_metadata: Mapping[str, str] = {}  # of the file, if it has any
@@ -224,6 +225,7 @@ class Model:
     def backend(self) -> str:
         """Name of what computes whole passes without gradients: eager, fused, compile or openvino.
 
+        Where their precision is lower (`with_precision`), it is the name of that: bfloat16.
         Where it is ``auto``, the default, ``hp.evaluate`` and ``hp.run`` choose the fastest for
         their own passes; any others are eager.
         """
@@ -232,7 +234,7 @@ class Model:
     @backend.setter
     def backend(self, name: str) -> None:
         names = (backends.AUTO, *backends.NAMES)
-        if name not in names:
+        if name not in (*names, *backends.LOWER):
             raise unknown("backend", name, names)
         self._backend = name
 
@@ -345,6 +347,20 @@ class Model:
         model = copy.copy(self)
         model.backend = name
         model.backend_reason = reason
+        return model
+
+    def with_precision(self, name: str, approximate: bool = False) -> Model:
+        """Return the same model with whole passes without gradients in another precision.
+
+        Args:
+            name: ``float32`` (that of the weights), ``tf32``, ``bfloat16`` or ``float16``.
+            approximate: Whether results may differ by more than those of a backend.
+
+        Raises:
+            HeatproofError: If there is no such precision, or the model has a backend besides eager.
+        """
+        model = self.with_backend(backends.at_precision(self.backend, name), self.backend_reason)
+        model.approximate = approximate
         return model
 
     def with_view(self, view: str, scale: int, body: Body) -> Model:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heatproof.models import backends
-from heatproof.models.guards import eval_mode, without_autocast
+from heatproof.models.guards import eval_mode, own_precision
 from heatproof.tensor.batching import chunks, pad, rows
 from heatproof.tensor.scores import Score
 
@@ -140,10 +140,14 @@ class Passes:
         whole = backends.Whole(model.name, model.module, model.body, embedding_layer)
 
         def forward(part: Tensor) -> tuple[Tensor, Tensor]:
-            batch = pad(part, model.batch_size).contiguous(memory_format=torch.channels_last)
-            return backends.forward_by(model.backend, whole, batch, model.input_range)(batch)
+            layout = model.layout if model.backend in backends.LOWER else torch.channels_last
+            batch = pad(part, model.batch_size).contiguous(memory_format=layout)
+            run = backends.forward_by(
+                model.backend, whole, batch, model.input_range, model.approximate
+            )
+            return run(batch)
 
-        with without_autocast():
+        with own_precision():
             logits, embedding = self._in_batches(x, forward)
         return logits, embedding
 

@@ -148,6 +148,8 @@ def load_model(
     fine_tuned_weights: Mapping[str, str | Path] | Literal["download"] | None = None,
     fine_tuned: str | None = None,
     backend: str | None = None,
+    precision: str | None = None,
+    approximate: bool = False,
     head: HeadName | None = None,
     batch_dependent: bool = False,
 ) -> Model:
@@ -172,14 +174,18 @@ def load_model(
             merged with norms), ``compile`` (torch.compile) or ``openvino``. Each agrees with eager
             to 1e-3 of the logits' range, and always runs ``batch_size`` images. With ``auto``, the
             default, ``hp.evaluate`` and ``hp.run`` choose the fastest on this machine.
+        precision: Of whole passes without gradients: ``float32`` (as the weights are, the default),
+            ``tf32``, ``bfloat16`` or ``float16``, which has to agree as a backend has.
+        approximate: Whether a lower precision need not agree. What it changes is then measured on
+            images of a run, and stated with its results.
         head: What the outputs are: ``softmax``, ``sigmoid`` or ``binary``; see `Model`. By default
             as the model says, or as the number of outputs shows.
         batch_dependent: Whether a network whose result for an image depends on the others of the
             batch is run one image at a time instead of refused.
 
     Returns:
-        The model. A `Model` that was passed is returned itself, unless ``fine_tuned`` or another
-        ``head`` is given.
+        The model. A `Model` that was passed is returned itself, unless ``fine_tuned``, a
+        ``precision`` or another ``head`` is given.
 
     Raises:
         HeatproofError: If there is no such model, weights are missing or do not fit, or the device
@@ -209,6 +215,8 @@ def load_model(
     if fine_tuned is not None:
         model = load_fine_tuned(model, fine_tuned)
     model.backend = backend or model.backend
+    if precision is not None:
+        model = model.with_precision(precision, approximate)
     if target is None or model.device == torch.device(target):
         return model
     return model.to(target)

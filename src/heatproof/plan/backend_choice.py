@@ -4,6 +4,9 @@
 run, and keeps the result in ``$HEATPROOF_CACHE/backends``. A run that has begun keeps its backend.
 Whether anything is measured depends on the amount of work alone, not on the clock, so that short
 runs choose the same everywhere.
+
+A lower ``precision`` is measured in the same way, on images of the run, and refused where it
+changes results, unless the spec says ``approximate: true``. Results state what was measured.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from heatproof.data.catalog import load_batch
 from heatproof.errors import HeatproofError, format_error
 from heatproof.files import atomic_write, content_hash
 from heatproof.models import backends
-from heatproof.models.backends import AUTO, EAGER, OUTPUT_TOLERANCE
+from heatproof.models.backends import AUTO, EAGER, LOWER, OUTPUT_TOLERANCE, SINGLE
 from heatproof.models.cache_dir import home
 from heatproof.models.model import Model
 from heatproof.plan.cost import task_cost
@@ -34,6 +37,7 @@ from heatproof.protocols.single_deletion import patch_drops
 from heatproof.runs.format import ModelView
 from heatproof.runs.store import Store
 from heatproof.tensor.rank import spearman
+from heatproof.text import counted
 
 MEASUREMENT_VERSION = 1
 MEASURED_FROM_OPERATIONS = 5e12  # 600 passes of a ResNet-50, a minute on two cores
@@ -117,9 +121,11 @@ def choose(
 
     Raises:
         HeatproofError: If the backend that is named, or that the run was begun with, is not
-            installed.
+            installed, or if a lower precision changes results that have to stay.
     """
     model = task.model
+    if model.backend in LOWER:
+        return _shortened(task, batch_size, begun.get(task.subject), measure, progress)
     if model.backend != AUTO:
         install = backends.missing(model.backend)
         if install:
@@ -130,6 +136,54 @@ def choose(
         _check_installed(before, task)
         return model.with_backend(*before)
     return model.with_backend(*_best(task, batch_size, weights, measure, progress))
+
+
+def _shortened(
+    task: Task,
+    batch_size: int,
+    before: Choice | None,
+    measure: bool,
+    progress: TrainingProgress | None,
+) -> Model:
+    """Return a model of a lower precision, which says by how much its results differ."""
+    model = task.model
+    if before is not None and before.backend == model.backend and model.approximate:
+        reason = before.reason
+    elif measure:
+        reason = _measured_precision(task, batch_size, progress)
+    else:
+        return model
+    chosen = model.with_backend(model.backend, reason)
+    measured = f"passes without gradients of {model.name} are in {model.backend}: {reason}"
+    chosen.output_advice = "; ".join(filter(None, (model.output_advice, measured)))
+    return chosen
+
+
+def _measured_precision(task: Task, batch_size: int, progress: TrainingProgress | None) -> str:
+    """Compare logits and drops in a lower precision with those of the network, in a sentence."""
+    model = task.model
+    count = min(max(MEASURED_IMAGES, _samples(batch_size)), len(task.data.ids))
+    x = load_batch(task.data, range(count), model).x
+    if not len(x):
+        raise HeatproofError(f"{model.name}: no image could be read to try {model.backend}")
+    trial = _measure(model, x, batch_size, [model.backend], progress)[model.backend]
+    if trial.seconds is None:
+        raise HeatproofError(trial.refusal)
+    if trial.refusal and not (model.approximate and math.isfinite(trial.difference)):
+        raise HeatproofError(
+            f"{model.name} cannot run in {model.backend}: {trial.refusal}. The precision {SINGLE} "
+            "runs it; approximate: true accepts a difference, and results state it"
+        )
+    order = "the drops of patches have no order"
+    if trial.correlation is not None:
+        order = (
+            f"the rank correlation of the drops of patches with those in {SINGLE} is "
+            f"{trial.correlation:.4f}"
+        )
+    return (
+        f"on {counted(len(x), 'image')} of this run its logits are off by up to "
+        f"{trial.difference:.1e} of their range, and {order}"
+    )
 
 
 def _check_installed(before: Choice, task: Task) -> None:
@@ -251,7 +305,8 @@ def _measure(
         try:
             trials[name] = _compared(eager, passed(name))
         except Exception as error:  # a library may raise anything for a network it cannot run
-            trials[name] = Trial(refusal=format_error(error))
+            known = isinstance(error, HeatproofError)
+            trials[name] = Trial(refusal=str(error) if known else format_error(error))
     show(len(trials))
     return trials
 

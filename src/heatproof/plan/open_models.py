@@ -11,6 +11,7 @@ from heatproof.data.base import Data
 from heatproof.data.catalog import load_data, training_split
 from heatproof.errors import HeatproofError
 from heatproof.models import nets
+from heatproof.models.backends import SINGLE
 from heatproof.models.model import Model
 from heatproof.models.vision import RANDOM_WEIGHTS
 from heatproof.models.zoo import cached_fine_tuned, is_published, load_fine_tuned, load_model
@@ -70,7 +71,7 @@ def open_model(
         model.name += f" evaluated on {entry.evaluated_on}"
     model.name = entry.alias or model.name
     model.backend = spec.backend
-    return model
+    return model.with_precision(spec.precision or SINGLE, bool(spec.approximate))
 
 
 def pending_training(spec: Spec) -> list[str]:

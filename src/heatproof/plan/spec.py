@@ -19,7 +19,7 @@ from heatproof.data.altered import ALTERATIONS
 from heatproof.errors import HeatproofError, format_invalid, unknown
 from heatproof.expressions import parse_call
 from heatproof.methods import Expression, parse_methods
-from heatproof.models.backends import BackendName
+from heatproof.models.backends import SINGLE, BackendName, PrecisionName, at_precision
 from heatproof.models.nets import SHIPPED, net_named
 from heatproof.models.paper_networks import fine_tuned_url
 from heatproof.models.zoo import DOWNLOADED_WEIGHTS, find_loader
@@ -289,6 +289,15 @@ class Spec(_Strict):
         default="auto",
         description="what computes whole passes without gradients; auto: the fastest here",
     )
+    precision: PrecisionName | None = Field(
+        default=None,
+        description="of whole passes without gradients, float32 by default; a lower one is refused "
+        "where results differ",
+    )
+    approximate: bool | None = Field(
+        default=None,
+        description="whether a lower precision may change results, which then state by how much",
+    )
     lead: str | None = Field(
         default=None, description="the section that the report begins with, such as grids"
     )
@@ -318,6 +327,13 @@ class Spec(_Strict):
     @classmethod
     def _expand_data(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _backend_has_the_precision(self) -> Spec:
+        at_precision(self.backend, self.precision or SINGLE)
+        if self.approximate and self.precision in (None, SINGLE):
+            raise ValueError("approximate goes with a lower precision, such as precision: bfloat16")
+        return self
 
     def expressions(self, model: ModelSpec | None = None) -> list[Expression]:
         """Return the methods, or those of a model."""

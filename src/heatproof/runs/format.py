@@ -369,7 +369,7 @@ class Timing(_Content):
 class PassCount(_Content):
     """How many images went through the network, forwards or backwards."""
 
-    kind: str
+    kind: Annotated[str, Field(pattern=r"^(forward|backward)$")]
     start: str = ""  # the layer that the passes began at; empty for the image
     images: int
 
@@ -788,7 +788,7 @@ class TaskManifest(_Content):
     files: dict[FileKind, StoredFile]
     content: TaskContent
     groups: list[RecordGroup]  # few, so that thousands of manifests are read in seconds
-    origins: list[str] = []  # digests
+    origins: list[Annotated[str, Field(pattern=r"^[0-9a-f]+$")]] = []  # digests
     rebuilt: bool = False  # whether it was lost and made anew from the files
 
     @model_validator(mode="after")

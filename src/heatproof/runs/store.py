@@ -23,7 +23,7 @@ from torch import Tensor
 
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import TEMP_PREFIX
-from heatproof.models.backends import AUTO
+from heatproof.models.backends import AUTO, SINGLE
 from heatproof.models.hashes import file_stamp
 from heatproof.runs.columns import FRAME_COLUMNS, ROW_SCHEMA
 from heatproof.runs.content_checks import (
@@ -81,11 +81,8 @@ from heatproof.runs.task_files import (
 
 T = TypeVar("T")
 RUN_NAMES = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "plan.json", "provenance.json"}
-KEYS_OF_ONE_DIRECTORY = (
-    "data",
-    "seed",
-    "backend",
-)  # of specs whose results can be in the same directory
+# of specs whose results can be in the same directory, with their defaults
+KEYS_OF_ONE_DIRECTORY = {"data": None, "seed": None, "backend": None, "precision": SINGLE}
 
 
 KEPT_IMAGE_DIGESTS = 64  # of a run's first images, by which data of the same name is recognised
@@ -97,10 +94,10 @@ def _differing(stored: Mapping[str, Any], requested: Mapping[str, Any]) -> Itera
     Python objects of the same name are compared by their images and weights, where both runs have
     them on record.
     """
-    for key in KEYS_OF_ONE_DIRECTORY:
+    for key, default in KEYS_OF_ONE_DIRECTORY.items():
         if key == "backend" and AUTO in _backends(stored, requested):
             continue  # the run keeps what it was begun with, or may be the same
-        if stored.get(key) != requested.get(key):
+        if stored.get(key, default) != requested.get(key, default):
             yield key
     images = [set(spec.get("images", ())) for spec in (stored, requested)]
     if all(images) and not images[0] & images[1]:
@@ -158,9 +155,9 @@ class Store(RunDirectory):
     def check(self, identity: Mapping[str, Any], add: bool = False) -> None:
         """Check that the directory is free, or that a spec goes with what it holds.
 
-        A run can grow: another spec is accepted if it has the same data, seed and backend, and a
-        model in common. With anything else nothing could be reused, so the directory is probably
-        not the one that was meant. Nothing is written.
+        A run can grow: another spec is accepted if it has the data, seed, backend and precision,
+        and a model in common. With anything else nothing could be reused, so the directory is
+        probably not the one that was meant. Nothing is written.
 
         Args:
             identity: What a run directory belongs to, as ``Spec.identity`` returns it.
@@ -519,6 +516,8 @@ class Store(RunDirectory):
                 check_planned(found, planned, self.plan())
         else:
             header = check_tensors(path)
+            if len(header.samples.ids) > self.samples_in(task):
+                raise ValueError("it has more samples than the rows of its manifest")
             if planned is not None:
                 check_same_shapes(self._shapes_of(planned), header)
 

@@ -122,6 +122,7 @@ def _call(run: RunStatistics, spec: dict[str, Any]) -> str:
     if data.get("limit"):
         arguments.append(f"limit={data['limit']}")
     arguments.append(f"seed={spec.get('seed', 0)}")
+    arguments += [f"{key}={spec[key]!r}" for key in ("precision", "approximate") if key in spec]
     return "hp.evaluate(\n    " + ",\n    ".join(arguments) + ",\n)"
 
 
