@@ -23,7 +23,9 @@ def test_the_code_in_the_page_runs(tmp_path, monkeypatch, capsys):
         if "result" in names:
             assert set(names["result"].scores["status"]) == {"ok"}, names["result"].left_out
             evaluated.append(set(names["result"].scores["method"]))
+    named = {"grad-cam:HiResCAM", "torchcam:LayerCAM(target_layer=0)", "zennit:EpsilonPlusFlat"}
     assert evaluated == [
+        {"gradcam", "captum:GradientShap(baselines=blur, n_samples=20)", *named},
         {"ixg", "Saliency", "LayerGradCam", "captum occlusion"},
         {"gradcam", "GradCAM", "EigenCAM"},
         {"LayerCAM"},

@@ -7,7 +7,11 @@ from typing import Any
 
 from heatproof.baselines import BASELINES
 from heatproof.data.catalog import DATA
+from heatproof.errors import unknown
 from heatproof.methods import METHODS, TRANSFORMS, Expression
+from heatproof.methods.base import NEEDS
+from heatproof.methods.library_objects import parameters_of
+from heatproof.methods.library_tables import LIBRARIES
 from heatproof.models.nets import NETS, ON_DEMAND
 from heatproof.models.paper_networks import NETWORKS
 from heatproof.models.zoo import MODELS, load_model
@@ -30,6 +34,34 @@ def listing(kind: str) -> list[dict[str, Any]]:
     return list(KINDS[kind]())
 
 
+def library_listing(name: str) -> list[dict[str, Any]]:
+    """Return the methods of a library, each with its ``id`` and arguments; see `LIBRARIES`.
+
+    ``refused`` says why a class cannot be used by name; it is empty for those that can.
+
+    Raises:
+        HeatproofError: If there is no such library, or it is not installed.
+    """
+    if name not in LIBRARIES:
+        raise unknown("library", name, LIBRARIES)
+    library = LIBRARIES[name]
+    rows = []
+    for method, kind in library.classes().items():
+        refused = library.refusal(method)
+        parameters = {} if refused else parameters_of(library, kind)
+        rows.append(
+            {
+                "id": f"{name}:{method}",
+                "arguments": {
+                    n: None if p.default is p.empty else p.default for n, p in parameters.items()
+                },
+                "version": library.version,
+                "refused": refused,
+            }
+        )
+    return rows
+
+
 def _methods() -> Entries:
     for entry in sorted(METHODS, key=lambda entry: entry.family):
         forwards, backwards = Expression.parse(entry.id).cost or (None, None)
@@ -44,6 +76,7 @@ def _methods() -> Entries:
             "signed": entry.signed,
             "layer": entry.layer,
             "needs": sorted(entry.needs),
+            "needs_explained": {word: NEEDS[word] for word in sorted(entry.needs)},
             "layers": entry.layers,
             "cost": cost,
             "forwards": forwards,

@@ -7,9 +7,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from heatproof.cli.terminal import console
-from heatproof.listing import listing
-from heatproof.methods.base import NEEDS
+from heatproof.cli.terminal import console, print_plain
 
 PAPER_WIDTH = 110  # characters that a table of methods with their papers needs
 COLUMNS = {
@@ -23,8 +21,9 @@ NOTES = {
     "methods": [
         "cost: forward and backward passes per image, for the method alone at 224 px",
         "layers: where the method is defined; in brackets the default, used without @layer",
-        "needs: " + "; ".join(f"{word}: {meaning}" for word, meaning in NEEDS.items()),
         "Descriptions and arguments: heatproof list methods --json",
+        "Also: methods of other libraries, such as captum:Saliency; "
+        "list them with: heatproof list methods --from captum (or grad-cam, torchcam, zennit)",
     ],
     "baselines": [
         "needs: what the baseline is prepared from before a run",
@@ -42,9 +41,23 @@ NOTES = {
 }
 
 
-def print_listing(kind: str) -> None:
+def print_library(library: str, entries: list[dict[str, Any]]) -> None:
+    """Print the methods of a library with their arguments, and why the others are none."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("id", no_wrap=True)
+    table.add_column("arguments")
+    for entry in entries:
+        if not entry["refused"]:
+            table.add_row(entry["id"], _format(entry["arguments"]))
+    console.print(table)
+    for entry in entries:
+        if entry["refused"]:
+            print_plain(f"not by name: {entry['id']} {entry['refused']}")
+    print_plain(f"{library} {entries[0]['version']}; defaults are those that a name has")
+
+
+def print_listing(kind: str, entries: list[dict[str, Any]]) -> None:
     """Print everything of one kind as a table with notes."""
-    entries = listing(kind)
     columns = list(COLUMNS.get(kind, entries[0]))
     if "paper" in columns and console.width < PAPER_WIDTH:
         columns.remove("paper")
@@ -54,6 +67,12 @@ def print_listing(kind: str) -> None:
     for entry in entries:
         table.add_row(*(_format(_value(entry, column)) for column in columns))
     console.print(table)
+    needs: dict[str, str] = {}
+    for entry in entries:
+        needs |= entry.get("needs_explained", {})
+    if needs:
+        meanings = "; ".join(f"{word}: {meaning}" for word, meaning in sorted(needs.items()))
+        console.print(f"needs: {meanings}", markup=False, highlight=False)
     for note in NOTES.get(kind, ()):
         console.print(note, markup=False, highlight=False)
 

@@ -29,22 +29,39 @@ from heatproof.errors import HeatproofError
     ),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as a JSON list.")
-def list_(kind: str, as_json: bool) -> None:
+@click.option(
+    "--from",
+    "library",
+    metavar="LIBRARY",
+    help="List the methods of captum, grad-cam, torchcam or zennit.",
+)
+def list_(kind: str, as_json: bool, library: str | None) -> None:
     """List everything of one kind that a spec can name.
 
     Examples:
       heatproof list methods
+      heatproof list methods --from captum
       heatproof list protocols --json
     """
     import json
 
-    from heatproof.cli.list_tables import print_listing
-    from heatproof.listing import listing
+    from heatproof.cli.list_tables import print_library, print_listing
+    from heatproof.cli.listing_cache import listing_of
 
-    if as_json:
-        echo(json.dumps(listing(kind), indent=1))
+    if library is not None and kind != "methods":
+        raise HeatproofError("--from is for methods: heatproof list methods --from captum")
+    if library is not None:
+        from heatproof.listing import library_listing
+
+        entries = library_listing(library)
+        if not as_json:
+            print_library(library, entries)
     else:
-        print_listing(kind)
+        entries = listing_of(kind)
+        if not as_json:
+            print_listing(kind, entries)
+    if as_json:
+        echo(json.dumps(entries, indent=1))
 
 
 @main.command(**command)

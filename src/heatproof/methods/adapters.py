@@ -1,4 +1,4 @@
-"""Methods of other libraries, used as they are: see ``conventions`` for the kinds.
+"""Methods of other libraries, used as they are: see ``other_libraries`` for the kinds.
 
 Each is called as its own documentation says, on a copy of the images and with its own random
 numbers, and the network is left as it was found.
@@ -101,8 +101,7 @@ class Adapted:
         own = self.convention.network(self.thing)
         if isinstance(own, nn.Module):
             return own
-        module = model.root.module
-        return TwoLogits(module) if model.head == "binary" else module
+        return network_of(model)
 
     def _difference(self, model: Model, x: Tensor) -> str:
         """Return in what the network that is called differs from the one that is evaluated."""
@@ -133,6 +132,12 @@ class Adapted:
                 f"hp.Model itself, which has two logits: {type(self.thing).__name__}(model)"
             )
         return f"it was made with another network than {model.name}; make it with model.module"
+
+
+def network_of(model: Model) -> nn.Module:
+    """Return the network that other libraries are given: it has a logit for each class."""
+    module = model.root.module
+    return TwoLogits(module) if model.head == "binary" else module
 
 
 def _agree(outputs: object, expected: Tensor) -> bool:

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heatproof.baselines import Baseline
 from heatproof.baselines.base import PreparedBaselines
 from heatproof.baselines.base import no_reference as no_reference_for_baseline
 from heatproof.data.base import Data, TensorData
@@ -25,7 +24,7 @@ from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.base import PER_CALL
-from heatproof.methods.expression import Expression
+from heatproof.methods.expression import Expression, baseline_of
 from heatproof.methods.map_checks import MapError, as_maps, check_map, finite
 from heatproof.methods.noise import noise_scale
 from heatproof.methods.notes import MapNotes, kind_of, note_stretch
@@ -161,8 +160,9 @@ class Explainer:
         if entry.prepare:
             arguments["prepared"] = self.prepared(expression)
         if entry.takes("baseline_prepared"):
-            baseline = Baseline.parse(arguments["baseline"])
-            arguments["baseline_prepared"] = baseline.prepared_by(self.prepared_baseline)
+            baseline = baseline_of(arguments)
+            prepared = baseline.prepared_by(self.prepared_baseline) if baseline else None
+            arguments["baseline_prepared"] = prepared
 
         def call() -> Tensor:
             return entry.function(
@@ -308,8 +308,10 @@ def check_applicable(expression: Expression, model: Model, has_silhouettes: bool
             )
         raise NotApplicable(f"{expression.label} does not apply: {error}{instead}") from None
     if entry.layers == "input" and layer != "input":
+        at_layer = next((name for name in entry.parameters if name.startswith(LAYER_ARGUMENTS)), "")
+        instead = f"{entry.id}({at_layer}={layer})" if at_layer else entry.id
         raise NotApplicable(
-            f"{expression.label} does not apply: it is defined at the input only; write {entry.id}"
+            f"{expression.label} does not apply: it is defined at the input only; write {instead}"
         )
     if layer != "input":
         _check_positions(expression, model)
@@ -327,6 +329,7 @@ def _last_block(model: Model) -> str:
     return blocks[-2] if len(blocks) > 1 else "tokens"
 
 
+LAYER_ARGUMENTS = ("layer", "target_layer")  # of methods of other libraries
 LEAST_CONTRAST = 0.5  # of a picture, from its darkest to its lightest value
 FAMILIES_ON_TOKENS = frozenset({"gradient", "cam", "yours"})  # they need no (B, C, h, w)
 

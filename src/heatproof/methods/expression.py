@@ -22,7 +22,9 @@ from heatproof.methods.base import (
     TransformEntry,
     entry_of,
 )
+from heatproof.methods.by_name import LibraryMethod, ReasonFor, library_method
 from heatproof.methods.groups import GROUPS
+from heatproof.methods.library_tables import LIBRARIES, library_of
 from heatproof.methods.noise import Noise
 from heatproof.methods.saved_maps import (
     is_folder,
@@ -180,8 +182,8 @@ class Expression:
         """Whether the method or its baseline needs reference images."""
         if self.entry.prepare is not None:
             return True
-        baseline = self.arguments.get("baseline")
-        return isinstance(baseline, str) and Baseline.parse(baseline).entry.prepare is not None
+        baseline = baseline_of(self.arguments)
+        return baseline is not None and baseline.entry.prepare is not None
 
     @property
     def sources(self) -> tuple[str | None, ...]:
@@ -283,6 +285,9 @@ class Expression:
         call = Call(entry.id, call.args, call.kwargs)
         calls = (call, *tail)
         arguments = call.bind(entry.parameters, "method")
+        if isinstance(entry.function, LibraryMethod):
+            own = {n: v for n, v in arguments.items() if n in entry.function.settings}
+            entry = replace(entry, applies=ReasonFor(entry.function, own))
         if arguments.get(PER_CALL, 1) is None:
             del arguments[PER_CALL]
         if not isinstance(arguments["reduce"], str) or arguments["reduce"] not in REDUCTIONS:
@@ -372,17 +377,24 @@ def _source_suffix(*sources: int | str | None) -> str:
     return "".join(f"+{source}" for source in sources if source is not None)
 
 
+def baseline_of(arguments: Mapping[str, Any]) -> Baseline | None:
+    """Return the baseline that a method's arguments name, if they name one.
+
+    Methods of Captum call it ``baselines``, and it may be a number.
+    """
+    name = arguments.get("baseline", arguments.get("baselines"))
+    return Baseline.parse(name) if isinstance(name, str) else None
+
+
 def _baseline_source(arguments: Mapping[str, Any]) -> str | None:
-    name = arguments.get("baseline")
-    return Baseline.parse(name).entry.source if isinstance(name, str) else None
+    baseline = baseline_of(arguments)
+    return baseline.entry.source if baseline else None
 
 
 def _baseline_revision(arguments: Mapping[str, Any]) -> int | str | None:
     """Return the revision of a method's baseline; None if there is none or it is the first."""
-    name = arguments.get("baseline")
-    if not isinstance(name, str):
-        return None
-    revision = Baseline.parse(name).entry.revision
+    baseline = baseline_of(arguments)
+    revision = baseline.entry.revision if baseline else 1
     return None if revision == 1 else revision
 
 
@@ -392,6 +404,13 @@ def _stored_maps(name: str) -> MethodEntry:
     read = method_from_folder if is_folder(name) else method_from_maps
     function, content_hash = read(path)
     return MethodEntry(name, function, "yours", cost=lambda arguments: (0, 0), source=content_hash)
+
+
+def _of_library(name: str) -> MethodEntry:
+    """Return the method that a name such as ``captum:Saliency`` stands for."""
+    method = library_method(name)
+    library = method.library
+    return MethodEntry(name, method, library.name, source=library.revision, layers="input")
 
 
 def _resolve(method: Any) -> tuple[MethodEntry, Mapping[str, Any]]:
@@ -405,6 +424,10 @@ def _resolve(method: Any) -> tuple[MethodEntry, Mapping[str, Any]]:
         known = isinstance(method, Named) or METHODS.registered(method) is not None
         if not known and not hasattr(method, "__name__"):
             method = Named(name, method)  # an object: its class says less than its name
+    if library_of(method):
+        return _of_library(method), {}
+    if isinstance(method, str) and ":" in method and method not in METHODS:
+        raise unknown("library of methods", method.partition(":")[0], LIBRARIES)
     if not isinstance(method, Named):
         return METHODS.resolve(method), {}
     entry = METHODS.registered(method.method)

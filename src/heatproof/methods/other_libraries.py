@@ -148,8 +148,13 @@ def _check_hooks(name: str, handles: list[Any] | None) -> None:
         )
 
 
+_OCCLUSION = _has_base("zennit.attribution.Occlusion")
+
+
 def _zennit(thing: Any, inputs: Inputs) -> Any:
     one_hot = partial(_one_hot, target=inputs.target)
+    if _OCCLUSION(thing):  # it adds up what the output is turned into: the target's score
+        return thing(inputs.x, attr_output=lambda output: output * one_hot(output))[1]
     return thing(inputs.x, attr_output=one_hot, **inputs.options)[1]
 
 
