@@ -80,6 +80,12 @@ def test_code_in_files_has_a_short_title_unless_two_would_be_the_same():
     assert with_short_titles(f"{first}, gridpg, cell 1", [first]) == "net.py:build, gridpg, cell 1"
 
 
+def test_a_very_long_name_has_a_short_title_unless_two_would_be_the_same():
+    long = "n" * 10_000
+    assert short_titles([long]) == {long: "n" * 60 + "…" + "n" * 20}
+    assert short_titles([long, long + "n"]) == {}
+
+
 def test_one_thing_is_not_called_several():
     assert counted(1, "image") == "1 image"
     assert counted(0, "class", "classes") == "0 classes"

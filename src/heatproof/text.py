@@ -64,7 +64,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def short_titles(names: Iterable[str]) -> dict[str, str]:
-    """Return shorter titles for code in files, for display only.
+    """Return shorter titles for code in files and for very long names, for display only.
 
     Args:
         names: Names, such as ``file:/home/me/nets/net.py:build``.
@@ -75,6 +75,9 @@ def short_titles(names: Iterable[str]) -> dict[str, str]:
     """
     names = list(dict.fromkeys(names))
     titles = {name: match[1] for name in names if (match := _IN_FILE.fullmatch(name))}
+    for name in names:
+        if len(name) > LONGEST_QUOTE:
+            titles.setdefault(name, f"{name[:60]}…{name[-20:]}")
     shown = [titles.get(name, name) for name in names]
     return {name: title for name, title in titles.items() if shown.count(title) == 1}
 

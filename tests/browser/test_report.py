@@ -5,21 +5,17 @@ from __future__ import annotations
 import base64
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from PIL import Image
+from visitor import serious_findings
 
 import heatproof as hp
 from heatproof.report import build_single_file, deferred
 from heatproof.report.serve import LiveReport, ReportServer
 
-pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-axe = pytest.importorskip("axe_playwright_python", reason="axe is not installed")
-AXE = Path(axe.__file__).with_name("axe.min.js")
 METHODS = ["saliency", "ixg", "ixg|abs", "gradcam", "random", "constant", "edges"]
 EVIL = "<img src=x onerror=\"document.title='taken over'\">.jpg"
 FIRST_VIEW_SECONDS = 1.5
@@ -63,54 +59,6 @@ def network_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         limit=24,
     )
     return result.report(tmp_path_factory.mktemp("networks") / "site").parent
-
-
-class Visitor:
-    """A tab that must not log a problem or request anything that is not part of the report."""
-
-    def __init__(self, browser: Any, base: str, **options: Any):
-        self.base = base
-        self.problems: list[str] = []
-        size = {"width": 1300, "height": 900}
-        options = {"viewport": size, "reduced_motion": "reduce"} | options
-        self.context = browser.new_context(**options)
-        self.page = self.context.new_page()
-        self.page.on("console", self._logged)
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("requestfailed", lambda r: self.problems.append(f"failed: {r.url[:200]}"))
-        self.page.on("request", self._requested)
-
-    def _logged(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.problems.append(message.text)
-
-    def _requested(self, request: Any) -> None:
-        if not request.url.startswith((self.base, "data:")):
-            self.problems.append(f"requested {request.url}")
-
-    def open(self, name: str = "index.html") -> Any:
-        self.page.goto(f"{self.base}/{name}")
-        if name.startswith("explorer.html"):
-            self.ready()
-        return self.page
-
-    def ready(self) -> None:
-        self.page.wait_for_selector("#explorer-app[data-ready]")
-
-
-@pytest.fixture
-def visit(browser) -> Iterator:
-    visitors: list[Visitor] = []
-
-    def start(base: Path | str, **options: Any) -> Visitor:
-        base = base.as_uri() if isinstance(base, Path) else base
-        visitors.append(Visitor(browser, base, **options))
-        return visitors[-1]
-
-    yield start
-    for visitor in visitors:
-        assert visitor.problems == []
-        visitor.context.close()
 
 
 def pages(report: Path) -> list[str]:
@@ -287,16 +235,12 @@ def test_a_map_has_the_colours_of_its_values(visit, report: Path):
 def test_every_page_is_accessible_and_fits(request, visit, which: str):
     """No serious finding of axe, in light and dark, on a phone and a desktop."""
     report = request.getfixturevalue(which)
-    source = AXE.read_text(encoding="utf-8")
     cut = """[...document.querySelectorAll('svg.chart')].filter(svg => svg.checkVisibility())
         .flatMap(svg => [...svg.querySelectorAll('text')].filter(text => {
             const box = text.getBBox(), view = svg.viewBox.baseVal;
             return box.x < -1 || box.y < -1
                 || box.x + box.width > view.width + 1 || box.y + box.height > view.height + 2;
         }).map(text => `${svg.getAttribute('class')}: ${text.textContent}`))"""
-    run = """axe.run({resultTypes: ['violations'], preload: false}).then((found) => found.violations
-        .filter((v) => ['serious', 'critical'].includes(v.impact))
-        .map((v) => `${v.id}: ${v.nodes[0].html.slice(0, 200)}`))"""
     for scheme, width in (("light", 1300), ("dark", 400)):
         size = {"width": width, "height": 900}
         visitor = visit(report, viewport=size, color_scheme=scheme)
@@ -305,8 +249,7 @@ def test_every_page_is_accessible_and_fits(request, visit, which: str):
             page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
             assert page.evaluate(cut) == [], name
-            page.evaluate(source)
-            assert page.evaluate(run) == [], (name, scheme, width)
+            assert serious_findings(page) == [], (name, scheme, width)
 
 
 def test_the_colours_follow_the_scheme(visit, report: Path):

@@ -31,6 +31,7 @@ def printed(*arguments: str) -> str:
         (["run", "quickstart", "--add-methods", "ig|smoo"], ["ig|smooth"]),
         (["plan", "quickstart", "--methods", "group:rao"], ["group:rao2024"]),
         (["run", "quickstart", "--protocols", "difu"], ["difull"]),
+        (["run", "quickstart", "--protocols", "sds(baseline=blu"], ["sds(baseline=blur"]),
         (["run", "quickstart", "--model", "paperbirds/res"], ["paperbirds/resnet"]),
         (["validate", "quickstart", "--data", "paperb"], ["paperbirds"]),
         (["figure", ".", "rank"], ["ranking"]),

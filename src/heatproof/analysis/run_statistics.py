@@ -23,7 +23,7 @@ from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, sta
 from heatproof.analysis.settings import Limits, SettingScores, scored_settings, summary
 from heatproof.analysis.significance import pair_lines
 from heatproof.analysis.tables import groups
-from heatproof.analysis.variance import split_variance
+from heatproof.analysis.variance import Shares, split_variance
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.runs.format import IMAGES, TaskFacts, TensorKey
 from heatproof.runs.run import Run
@@ -334,6 +334,11 @@ class RunStatistics(Run):
         check_difference(difference)
         return needed_images(self.settings, difference)
 
+    @cached_property
+    def variance_split(self) -> Shares | None:
+        """Which choice moves the ranking, without controls; None if there are too few rankings."""
+        return split_variance(self.standings, self.methods, self.controls(list(self.methods)))
+
     def variance(self) -> pd.DataFrame:
         """Split the variance of ranks over methods and choices: which choice moves the ranking?
 
@@ -344,7 +349,7 @@ class RunStatistics(Run):
             they do. Controls are left out. There are no lines for fewer than two settings or three
             methods, and where methods are ranked within layers.
         """
-        found = split_variance(self.standings, self.methods, self.controls(list(self.methods)))
+        found = self.variance_split
         lines = list(found.shares.items()) if found else []
         return pd.DataFrame(lines, columns=["between", "share"])
 

@@ -16,6 +16,7 @@ backticks, which a page sets as code and a terminal prints as they are.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -155,39 +156,40 @@ def badge(evidence: Evidence, doubted: bool) -> str:
     return "not conclusive" if doubted else "wins"
 
 
-def lead(
-    evidences: Sequence[Evidence], doubted: Sequence[bool], title: Callable[[str], str] = str
-) -> str:
-    """Answer which method is the best on all models together.
+def across_many(evidences: Sequence[Evidence], doubted: Sequence[bool]) -> list[str]:
+    """Answer which method is the best on many models or layers together, in sentences.
 
     Args:
         evidences: One of each model or layer with a verdict.
         doubted: Whether something speaks against any verdict on it, such as too few images.
-        title: Returns the name of a model as it is shown.
     """
-    if not evidences:
-        return ""
-    if len(evidences) == 1:
-        return verdict(evidences[0], title)
-    summary = across(evidences, doubted)
-    if _common_winner(evidences, doubted):
-        return summary
-    each = " ".join(verdict(e, title) for e in evidences[:3])
-    more = f" The cards have {len(evidences) - 3} more." if len(evidences) > 3 else ""
-    return f"{summary} {each}{more}"
+    found = [across(evidences, doubted)]
+    places = f"{len(evidences)} {_kind_of_places(evidences)}s"
+    if not _common_winner(evidences, doubted):
+        leaders = Counter(_without_layer(e.leader) for e in evidences).most_common()
+        (first, times), others = leaders[0], leaders[1:4]
+        listed = "".join(f", `{method}` on {count}" for method, count in others)
+        more = ", others on the rest" if len(leaders) > 4 else ""
+        of = "all" if times == len(evidences) else f"{times} of"
+        found.append(f"`{first}` ranks first on {of} {places}{listed}{more}.")
+    if any(doubted):
+        found.append(f"On {sum(doubted)} of {places} no method can be recommended.")
+    return found
+
+
+def _kind_of_places(evidences: Sequence[Evidence]) -> str:
+    return "ranking" if any(e.layer for e in evidences) else "model"
 
 
 def across(evidences: Sequence[Evidence], doubted: Sequence[bool]) -> str:
     """Say whether one method may be the best on several models or layers, in one sentence."""
-    places = f"all {len(evidences)} models" if len(evidences) > 2 else "both models"
-    if any(e.layer for e in evidences):
-        places = f"all {len(evidences)} rankings"
+    kind = _kind_of_places(evidences)
+    places = f"all {len(evidences)} {kind}s" if len(evidences) > 2 else f"both {kind}s"
     if winner := _common_winner(evidences, doubted):
         return f"`{winner}` wins on {places}."
     everywhere = [m for m in evidences[0].possible_winners if _possible_everywhere(m, evidences)]
     if not everywhere:
-        factor = "layer" if any(e.layer for e in evidences) else "model"
-        return f"The best method depends on the {factor}."
+        return f"The best method depends on the {'layer' if kind == 'ranking' else kind}."
     which = names(everywhere, 4) if len(everywhere) == 1 else f"Each of {names(everywhere, 4)}"
     return f"{which} may be the best on {places}."
 
@@ -270,8 +272,9 @@ def against(evidence: Evidence, labels: Labels, settings: int) -> list[str]:
         )
     if evidence.fragile:
         found.append(
-            f"Leads of {names(evidence.fragile)} would not stand if the scores that are missing "
-            "were the worst possible."
+            f"That {names(evidence.fragile)} {'does' if len(evidence.fragile) == 1 else 'do'} "
+            "better than some other method would not stand if the missing scores were the worst "
+            "possible."
         )
     return found
 

@@ -84,7 +84,15 @@ def complete_run(
     return [CompletionItem(n) for n in [*sorted(folders), *names] if n.startswith(incomplete)]
 
 
-complete_protocol = _listed("protocols")
+def complete_protocol(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Offer protocols; behind ``baseline=``, as in ``sds(baseline=``, baselines."""
+    before, setting, word = incomplete.rpartition("baseline=")
+    items = _listed("baselines" if setting else "protocols")(context, parameter, word)
+    return [CompletionItem(before + setting + item.value) for item in items]
+
+
 complete_model = _listed("models")
 complete_data = _listed("data")
 complete_figure = _offering(_figures)

@@ -29,7 +29,7 @@ def photo(image: Tensor, small: bool = False, exact: bool = False) -> bytes:
         small: Whether to make a thumbnail.
         exact: Whether no pixel of a large image may change.
     """
-    picture = _picture(image)
+    picture = Image.fromarray(pixels(image))
     if small:
         return _lossy(picture.reduce(_reduction(picture.height)))
     if exact or max(picture.size) < LOSSLESS_BELOW:
@@ -37,10 +37,11 @@ def photo(image: Tensor, small: bool = False, exact: bool = False) -> bytes:
     return _lossy(picture)
 
 
-def _picture(image: Tensor) -> Image.Image:
-    visible = image[:3] if len(image) >= 3 else image.float().mean(0, keepdim=True).round().byte()
-    pixels = visible.permute(1, 2, 0).numpy()
-    return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+def pixels(image: Tensor) -> np.ndarray:
+    """Return what a picture of an image shows: ``(H, W, 3)``, or ``(H, W)`` of fewer channels."""
+    if len(image) >= 3:
+        return image[:3].permute(1, 2, 0).numpy()
+    return image.float().mean(0).round().byte().numpy()
 
 
 def grey_map(values: Tensor, signed: bool) -> tuple[bytes, float]:

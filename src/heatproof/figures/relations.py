@@ -1,4 +1,8 @@
-"""Charts of what pages show as tables: cost, variance, layers, and papers beside the run."""
+"""Charts of what pages show as tables, which have more columns than a figure has room for.
+
+These are costs, the split of the variance, layers, and papers beside the run. Tables and charts
+are made from the same analysis.
+"""
 
 from __future__ import annotations
 

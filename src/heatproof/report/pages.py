@@ -117,7 +117,7 @@ def write_pages(run: RunStatistics, site: Site, live: bool = False) -> None:
     site.write("explorer.js", _asset("explorer.js"))
     lead = run.provenance.spec.get("lead")
     named = lead_first(home, lead)
-    templates = environment(run.models)
+    templates = environment([*run.models, *run.methods])
     first = _render(run, templates, named, named[0], live)
     if len(first) > MOST_FIRST_BYTES and named[0].sections[0][0].id == lead:
         # A first page that is slow to open answers nothing: it begins with a link instead.
@@ -180,7 +180,7 @@ def write_single_page(run: RunStatistics, site: SingleFile) -> str:
     css = Markup(style())
     script = Markup(site_script() + _asset("explorer.js"))
     return (
-        environment(run.models)
+        environment([*run.models, *run.methods])
         .get_template("single.html.j2")
         .render(
             run=run,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jinja2 import (
@@ -44,13 +44,13 @@ class _Compiled(BytecodeCache):
 _COMPILED = _Compiled()
 
 
-def environment(models: Sequence[str] = ()) -> Environment:
+def environment(names: Iterable[str] = ()) -> Environment:
     """Return the Jinja environment: text from a run is escaped, and unknown names are errors.
 
     Args:
-        models: The models of the run; those in files have shorter names on the page.
+        names: Models and methods of the run; files and long names are shorter on the page.
     """
-    titles = short_titles(models)
+    titles = short_titles(names)
 
     def displayed(value: Any) -> Any:
         if type(value) is not str:  # markup stays as it is
@@ -78,7 +78,7 @@ def environment(models: Sequence[str] = ()) -> Environment:
         "points_interval": lambda e: _interval(e, 1, points),
         "listing": listing,
         "duration": duration,
-        "ticks": ticks,
+        "ticks": lambda text: ticks(displayed(text)),
         "described": described,
         "verbatim": escape,
         "brief": lambda text, longest=40: shortened(displayed(str(text)), longest),

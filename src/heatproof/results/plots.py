@@ -38,7 +38,7 @@ from heatproof.figures.matplotlib.panels import (
 from heatproof.figures.matplotlib.renderers import draw, given_axes
 from heatproof.figures.numbers import labelling, shortened
 from heatproof.figures.paper_names import paper_names
-from heatproof.figures.pictures import PERCENTILE, is_signed, resized
+from heatproof.figures.pictures import is_signed, pixels, resized, scale_end
 from heatproof.figures.relations import cost_charts, layer_charts, published_charts, variance_charts
 from heatproof.report.sections.base import SECTIONS
 from heatproof.report.sections.common import select
@@ -150,6 +150,16 @@ FIGURES: dict[str, PaperFigure] = {
         "networks, and copies of them, side by side",
         _in_report(LatticeChart, "models"),
         "the run has a single network",
+    ),
+    "accuracy": PaperFigure(
+        "score of each network's best method, against its accuracy",
+        _in_report(ScatterChart, "models"),
+        "this takes two networks whose accuracies on labelled images differ",
+    ),
+    "fine_tuning": PaperFigure(
+        "worst-patch accuracy and IDSDS over the epochs of fine-tuning",
+        _in_report(CurveChart, "models"),
+        "no network was fine-tuned in this run: protocols=[idsds]",
     ),
     "changes": PaperFigure(
         "absolute values against signed ones, probability against logit",
@@ -371,12 +381,11 @@ class Plots:
             for on, title in zip(axes, [sample, *chosen], strict=True):
                 on.set_title(shortened(title, 22), fontsize=8)
                 without_ticks(on)
-        pixels = image.permute(1, 2, 0).numpy()
-        axes[0].imshow(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels, cmap="gray")
+        axes[0].imshow(pixels(image), cmap="gray", vmin=0, vmax=255)
         for method, on in zip(chosen, axes[1:], strict=True):
             values = self._result.map(method, sample, model=model, protocol=protocol)
             large = resized(values, size).numpy()
-            scale = float(np.nanquantile(np.abs(large), PERCENTILE)) or 1.0
+            scale = scale_end(np.nan_to_num(large)) or 1.0
             signed = is_signed(values)
             on.imshow(large, cmap=heat_colours(signed), vmin=-scale if signed else 0, vmax=scale)
             if method in scores:

@@ -76,6 +76,7 @@
       });
       strip.append(button);
     });
+    if (panels.length > 6) strip.classList.add("many");
     panels[0].before(strip);
     return group;
   });

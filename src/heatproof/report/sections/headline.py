@@ -83,6 +83,15 @@ class NotedMaps:
 
 
 @dataclass(frozen=True)
+class Inapplicable:
+    """A setting that applies to no method on some models, and why."""
+
+    setting: str
+    models: list[str]
+    reason: str
+
+
+@dataclass(frozen=True)
 class Warnings:
     """What a reader must know before trusting the numbers; what is empty or 0 is not mentioned."""
 
@@ -90,6 +99,7 @@ class Warnings:
     empty: bool  # there are no scores
     controls: bool  # one ranks above a method
     not_ranked: list[str]  # methods and why, in words
+    inapplicable: list[Inapplicable]
     failed: int  # scores
     failed_methods: list[str]
     few_samples: SampleCounts | None  # of the smallest setting, if too few for reliable intervals
@@ -122,6 +132,7 @@ class Content:
     models: int  # with a verdict
     layers: list[str]  # within which methods are ranked
     more_layers: bool  # whether there are others, which have no verdict
+    only_controls: bool
 
 
 @section(
@@ -157,6 +168,7 @@ def content(run: RunStatistics, site: Site) -> Content:
         models=len(ranked),
         layers=list(dict.fromkeys(v.layer for v in verdicts if v.layer)),
         more_layers=more_layers,
+        only_controls=all(map(run.is_control, run.methods)),
     )
 
 
@@ -165,7 +177,7 @@ def _lead(run: RunStatistics, verdicts: list[Verdict]) -> list[str]:
     evidences = [v.evidence for v in verdicts]
     doubted = [bool(v.doubts) for v in verdicts]
     if len(verdicts) > MOST_CARDS:
-        return [wording.lead(evidences, doubted, run.titles.__getitem__)]
+        return wording.across_many(evidences, doubted)
     together = len(verdicts) > 1 and not any(doubted)
     more = [wording.across(evidences, doubted)] if together else []
     return [v.recommendation for v in verdicts] + more
@@ -252,6 +264,7 @@ def warnings(run: RunStatistics, verdicts: list[Verdict]) -> Warnings:
         empty=not len(run.rows),
         controls=any(v.control and v.evidence.ranked_controls for v in verdicts),
         not_ranked=run.not_ranked,
+        inapplicable=_inapplicable(run),
         failed=len(failed),
         failed_methods=list(dict.fromkeys(failed["method"])),
         few_samples=fewest if fewest and fewest.independent < FEW_SAMPLES else None,
@@ -269,6 +282,17 @@ def warnings(run: RunStatistics, verdicts: list[Verdict]) -> Warnings:
         ),
         unlikely_inputs=run.input_advice,
     )
+
+
+def _inapplicable(run: RunStatistics) -> list[Inapplicable]:
+    """Return the settings under which nothing was scored on a model, as they do not apply to it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    columns = ["model", "protocol", "setting", "baseline"]
+    for (model, *key), part in run.rows.groupby(columns, sort=False, observed=True):
+        if (part["status"] == "n/a").all():
+            label = run.setting_labels[tuple(key)]
+            found.setdefault((label, str(part["message"].iloc[0])), []).append(str(model))
+    return [Inapplicable(label, models, why) for (label, why), models in found.items()]
 
 
 def _noted(run: RunStatistics) -> list[NotedMaps]:

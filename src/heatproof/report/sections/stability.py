@@ -19,7 +19,7 @@ from heatproof.analysis.agreement import (
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Agreement, Standings, agreement
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.analysis.variance import Shares, split_variance
+from heatproof.analysis.variance import Shares
 from heatproof.figures.charts import BumpChart, Ranks
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
@@ -131,7 +131,7 @@ def content(run: RunStatistics, site: Site) -> Content:
         controls=run.controls(list(run.methods)),
         answers=_answers(comparisons),
         twins=[twins for standing in run.standings for twins in _twins(run, standing)],
-        variance=split_variance(run.standings, run.methods, run.controls(list(run.methods))),
+        variance=run.variance_split,
     )
 
 
