@@ -131,7 +131,8 @@ def spec() -> str:
     text += 'methods: [ixg, "ig|abs", gradcam, random]\n'
     text += "protocols: [sds, {name: deletion, baseline: [zero, blur]}]\n```\n\n"
     text += keys_table(schema, schema["properties"])
-    for title, name in (("models", "ModelSpec"), ("data and reference", "DataSpec")):
+    keys_of = {"models": "ModelSpec", "data and reference": "DataSpec", "decide": "Question"}
+    for title, name in keys_of.items():
         entry = schema["definitions"][name]
         text += f"\n## Keys of {title}\n\n{entry['description']}\n\n"
         text += keys_table(entry, entry["properties"])

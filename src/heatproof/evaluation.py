@@ -12,8 +12,11 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from heatproof.analysis.rounds import rounds_of
 from heatproof.data.base import Data
 from heatproof.data.catalog import load_data
+from heatproof.data.source import SourceData
+from heatproof.data.subset import shuffled
 from heatproof.errors import HeatproofError, unknown
 from heatproof.execute.engines.base import LOCAL, EngineOptions, make_engine
 from heatproof.execute.progress import ProgressLike
@@ -27,6 +30,7 @@ from heatproof.models.zoo import load_model
 from heatproof.plan.backend_choice import choices_of, choose
 from heatproof.plan.make_plan import make_plan
 from heatproof.plan.open_spec import open_spec
+from heatproof.plan.question import Question, as_question
 from heatproof.plan.spec import ProtocolLike, Spec, load_spec, make_spec, parse_protocols
 from heatproof.plan.tasks import Plan
 from heatproof.protocols import Protocol
@@ -88,6 +92,7 @@ def evaluate(
     out: str | Path | None = None,
     progress: ProgressLike = None,
     add: bool = False,
+    decide: Question | Mapping[str, Any] | bool = False,
     engine: str = "local",
     **engine_options: Any,
 ) -> Result:
@@ -126,6 +131,8 @@ def evaluate(
         progress: True shows a bar, or lines where there is no terminal. A function is called after
             every task, with the task and whether it was finished before.
         add: Whether ``out`` may hold a run with other data or another seed, or of other models.
+        decide: True evaluates in growing rounds of images, and drops methods that can no longer be
+            the best; settings such as ``{"margin": 0.02}`` are those of ``decide`` in a spec.
         engine: ``local``, or ``dask`` to compute on several processes or machines. Workers load
             everything themselves, so models, data, methods and protocols are given by names.
         **engine_options: ``workers``, ``address``, ``cluster`` and others, as in ``hp.run``.
@@ -151,6 +158,7 @@ def evaluate(
         raise HeatproofError(f"batch_size must be at least 1; got {batch_size}")
     if keep_maps != "all" and (not isinstance(keep_maps, int) or keep_maps < 0):
         raise HeatproofError(f'keep_maps is a number of samples, or "all"; got {keep_maps!r}')
+    question = as_question(decide)
     entries = [model] if isinstance(model, AnyModel) else list(model)
     portable = None
     if options.engine != "local":
@@ -169,6 +177,7 @@ def evaluate(
             backend=backend,
             precision=precision,
             approximate=approximate or None,
+            decide=None if question is None else question.model_dump(mode="json"),
         )
     models = [load_model(entry) for entry in entries]
     if backend is not None:
@@ -177,6 +186,8 @@ def evaluate(
         models = [model.with_precision(precision, approximate) for model in models]
     expressions, parsed = _parse(methods, protocols)
     data_sets = _load(data, models, limit, seed)
+    if question is not None and not isinstance(data, str):  # which may be in any order
+        data_sets = [d if isinstance(d, SourceData) else shuffled(d, seed) for d in data_sets]
     references = None if reference is None else _load(reference, models, None, seed)
     plan = make_plan(
         models,
@@ -188,7 +199,9 @@ def evaluate(
         keep_maps=keep_maps,
         references=references,
         choose=partial(choose, begun=choices_of(root), measure=True),
+        question=question,
     )
+    rounds = rounds_of(plan)
     identity = {
         "models": [m.name for m in models],
         "data": {"name": data_sets[0].name},
@@ -207,14 +220,16 @@ def evaluate(
     }
     spec = {key: value for key, value in identity.items() if key not in ("weights", "images")}
     spec |= {"data": {"name": data_sets[0].name, "limit": limit}}
+    if question is not None:
+        spec["decide"] = question.model_dump(mode="json", exclude_defaults=True)
     executor = make_engine(options, portable) if portable else LOCAL
     if root is not None:
         store = Store(root)
-        run_plan(plan, store, identity, spec, progress, add, executor)
+        run_plan(plan, store, identity, spec, progress, add, executor, rounds)
         return Result(store)
     store = Store(Path(tempfile.mkdtemp(prefix="heatproof-")))
     try:
-        run_plan(plan, store, identity, spec, progress, add, executor)
+        run_plan(plan, store, identity, spec, progress, add, executor, rounds)
         return Result(store, temporary=True)
     except BaseException:
         shutil.rmtree(store.root, ignore_errors=True)
@@ -328,5 +343,6 @@ def run(
     executor = make_engine(_engine_options(engine, engine_options), spec, device)
     store = Store(to_write(out))
     plan = plan or open_spec(spec, device, out=store.root)
-    run_plan(plan, store, spec.identity(), spec.as_dict(), progress, add, executor)
+    rounds = rounds_of(plan)
+    run_plan(plan, store, spec.identity(), spec.as_dict(), progress, add, executor, rounds)
     return Result(store)

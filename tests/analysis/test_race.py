@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from heatproof.analysis.race import Question, Race, Table, hold_race, round_ends
+from heatproof.analysis.pair_sequences import Table
+from heatproof.analysis.race import Race, hold_race
+from heatproof.plan.question import Question
 
 KEY = ("sds", "", "zero")
 OTHER = ("sds", "", "blur")
@@ -25,9 +27,10 @@ def race_of(values: np.ndarray, controls=(), **question) -> Race:
 
 
 def test_rounds_grow_by_a_quarter_in_steps_of_the_first():
-    assert round_ends(200, 16) == [16, 32, 48, 64, 80, 112, 144, 192, 200]
-    assert round_ends(10, 16) == [10]
-    assert round_ends(64, 16)[-1] == 64
+    assert Question().rounds(200) == [16, 32, 48, 64, 80, 112, 144, 192, 200]
+    assert Question().rounds(10) == [10]
+    assert Question(at_most=64).rounds(200)[-1] == 64
+    assert Question(at_least=100).rounds(300) == [128, 192, 256, 300]  # of tasks of 64
 
 
 def test_methods_are_dropped_when_they_cannot_be_the_best_and_the_race_ends_with_one():

@@ -262,8 +262,10 @@ class Evidence:
     def first_fraction(self, method: str) -> float:
         """Return how often a method has the best mean rank in bootstrap draws; ties are split.
 
-        It is among the methods that are no controls.
+        It is among the methods that are no controls; nan if methods were dropped on the way.
         """
+        if any(scores.raced is not None for scores in self.used):
+            return math.nan
         columns = [self.standing.methods.index(m) for m in self.real]
         fractions = first_fractions(-self.standing.drawn_mean_ranks[:, columns])
         return float(fractions[self.real.index(method)])

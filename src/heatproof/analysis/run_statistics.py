@@ -8,6 +8,7 @@ from typing import get_args
 
 import pandas as pd
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from heatproof.analysis import wording
@@ -19,12 +20,17 @@ from heatproof.analysis.intervals import GROUP, AggregateDraws, RankedLayers
 from heatproof.analysis.networks import evidence_of_networks, over_networks
 from heatproof.analysis.paired_differences import method_differences
 from heatproof.analysis.planning import check_difference, needed_images
+from heatproof.analysis.race import Race
+from heatproof.analysis.race_lanes import Lanes, all_lanes, maps_of
+from heatproof.analysis.race_tables import held_races
+from heatproof.analysis.race_wording import saved, story
 from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings_of
-from heatproof.analysis.settings import Limits, SettingScores, scored_settings, summary
+from heatproof.analysis.settings import Limits, Raced, SettingScores, scored_settings, summary
 from heatproof.analysis.significance import pair_lines
 from heatproof.analysis.tables import groups
 from heatproof.analysis.variance import Shares, split_variance
 from heatproof.errors import HeatproofError, join_limited, unknown
+from heatproof.plan.question import Question
 from heatproof.runs.format import IMAGES, TaskFacts, TensorKey
 from heatproof.runs.run import Run
 from heatproof.text import short_titles
@@ -56,7 +62,53 @@ class RunStatistics(Run):
             aggregate_draws=self.aggregate_draws,
             layers=self.ranked_layers,
             limits=self.limits,
+            raced=self.raced,
         )
+
+    @cached_property
+    def question(self) -> Question | None:
+        """What the run was to decide; None if it had a fixed number of images."""
+        recorded = self.store.race().question
+        try:
+            return Question.model_validate(recorded) if recorded else None
+        except ValidationError:
+            self.store.damage[self.store.paths.race] = "it does not say what was to be decided"
+            return None
+
+    @cached_property
+    def races(self) -> dict[str, Race]:
+        """The race of each model, from its rows; empty if the number of images was fixed."""
+        if self.question is None:
+            return {}
+        return held_races(self, self.question, self.store.race().ends)
+
+    @cached_property
+    def race_story(self) -> list[str]:
+        """Which methods were dropped when, and why the race of each model ended, in words."""
+        told = story(self.race_lanes, self.race_images, self.titles.__getitem__)
+        return [*told, saved(*self.race_maps)] if told else []
+
+    @cached_property
+    def race_lanes(self) -> list[Lanes]:
+        """Which method was in for how many images, in each race."""
+        return all_lanes(self.races)
+
+    @property
+    def race_images(self) -> int:
+        """How many images there were for a race."""
+        return self.store.race().most
+
+    @property
+    def race_maps(self) -> tuple[int, int]:
+        """How many maps were computed, and how many all images would have taken."""
+        maps = sum(maps_of(race) for race in self.races.values())
+        return maps, sum(len(race.methods) for race in self.races.values()) * self.race_images
+
+    @property
+    def raced(self) -> Raced:
+        """What all pairs of methods show under each setting of each race."""
+        found = self.races.items()
+        return {(model, s.key): s for model, race in found for s in race.sequences}
 
     @property
     def limits(self) -> dict[Key, Limits]:
@@ -99,7 +151,7 @@ class RunStatistics(Run):
     @cached_property
     def evidence_of_networks(self) -> Evidence | None:
         """What a run of five networks or more shows about others of their kind; else None."""
-        if any(self.ranked_layers.values()):
+        if any(self.ranked_layers.values()) or self.races:
             return None
         return evidence_of_networks(self.settings, self.controls(list(self.methods)))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -28,10 +29,14 @@ from heatproof.analysis.significance import PairedTests, paired_tests
 from heatproof.analysis.tables import ScoreTable, groups, positions, score_table
 from heatproof.protocols import PROTOCOLS
 
+if TYPE_CHECKING:
+    from heatproof.analysis.pair_sequences import PairSequences
+
 STATUSES = ["ok", "undefined", "failed", "missing", "n/a", "skipped"]
 MOST_MISSING = 0.1  # of the images, on which a ranked method may lack a score
 Limits = tuple[float, float] | None  # lowest and highest possible score
 Key = tuple[str, str, str]  # protocol, setting, baseline
+Raced = Mapping[tuple[str, Key], "PairSequences"]  # by model and setting
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,9 @@ class SettingScores:
         ranked_layers: The layer within which each method is ranked; empty for one that is ranked
             with those of every layer.
         limits: Lowest and highest possible score; None if there are none.
+        raced: What all pairs show, if methods were dropped on the way; else None.
+        evaluated: Which samples each method was evaluated on before it was dropped, ``(N, M)``;
+            None if this was to be all.
     """
 
     key: tuple[str, ...]
@@ -67,6 +75,8 @@ class SettingScores:
     layers: tuple[str, ...]
     ranked_layers: tuple[str, ...]
     limits: Limits = None
+    raced: PairSequences | None = None
+    evaluated: np.ndarray | None = None
 
     @property
     def methods(self) -> list[str]:
@@ -88,7 +98,7 @@ class SettingScores:
         """The scores that means are over: those on common images, or all of one not ranked."""
         if self.aggregated:  # the score of a method is computed from all of its samples
             return self.table.values
-        shown = self.common[:, None] | ~self.ranked
+        shown = self.common[:, None] | ~self.ranked  # a method that was dropped has no more scores
         return np.where(shown, self.table.values, np.nan)
 
     @cached_property
@@ -105,8 +115,30 @@ class SettingScores:
     @cached_property
     def missing(self) -> np.ndarray:  # (M,)
         """How many of the usual samples each method has no score for."""
-        lost: np.ndarray = (~np.isfinite(self.table.values[self.usual])).sum(0)
+        absent = ~np.isfinite(self.table.values)
+        if self.evaluated is not None:
+            absent &= self.evaluated
+        lost: np.ndarray = absent[self.usual].sum(0)
         return lost
+
+    @cached_property
+    def standing(self) -> np.ndarray:  # (M,)
+        """The means that methods are ranked by.
+
+        The images of a method that was dropped may have been easier or harder than those after it.
+        It stands as far from the mean of those that stayed longest as it did on its own images.
+        """
+        if self.evaluated is None:
+            return self.means
+        seen = self.evaluated & self.common[:, None] & self.ranked
+        images = seen.sum(0)
+        if not self.ranked.any() or (images[self.ranked] == images.max()).all():
+            return self.means
+        longest = self.ranked & (images == images.max())
+        reference = self.table.values[:, longest].mean(1)  # nan where they were not evaluated
+        whole = reference[seen[:, longest].all(1)].mean()
+        own = [reference[column].mean() if column.any() else np.nan for column in seen.T]
+        return np.where(self.ranked, self.means - own + whole, self.means)
 
     @cached_property
     def tolerance(self) -> float:
@@ -116,7 +148,7 @@ class SettingScores:
     @cached_property
     def ranks(self) -> np.ndarray:  # (M,)
         """The rank of each method; nan for one that is not ranked."""
-        return self.ranks_of(self.means)
+        return self.ranks_of(self.standing)
 
     def ranks_of(self, means: np.ndarray) -> np.ndarray:  # (..., M) -> same
         """Rank methods by other means, such as drawn ones."""
@@ -128,7 +160,11 @@ class SettingScores:
         """The tests of all pairs of ranked methods, which are one family."""
         sign = 1 if self.higher_is_better else -1
         chosen = np.flatnonzero(self.ranked)
-        chosen = chosen[np.argsort(-sign * self.means[chosen], kind="stable")]
+        chosen = chosen[np.argsort(-sign * self.standing[chosen], kind="stable")]
+        if self.raced is not None:
+            names = [self.methods[i] for i in chosen]
+            draws = self.draws + self.standing - self.means
+            return self.raced.tests(names, sign * self.standing[chosen], sign * draws[:, chosen])
         together = self.together
         return paired_tests(
             methods=[self.methods[i] for i in chosen],
@@ -160,7 +196,9 @@ class SettingScores:
             statuses=self.statuses[chosen],
             layers=tuple(self.layers[i] for i in chosen),
             ranked_layers=("",) * len(chosen),
+            evaluated=None if self.evaluated is None else self.evaluated[:, chosen],
         )
+        part.__dict__["standing"] = self.standing[chosen]
         part.__dict__["pairs"] = self.pairs.of(names)
         return part
 
@@ -173,22 +211,26 @@ def signed(limits: Limits, sign: int) -> Limits:
     return low, high
 
 
-def common_images(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def common_images(
+    values: np.ndarray, evaluated: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Choose the methods that are ranked, and the samples that they are ranked on.
 
     Args:
         values: Scores ``(N, M)``; not finite where a method has none.
+        evaluated: Which samples each method was evaluated on, if it was dropped on the way.
 
     Returns:
         Which methods are ranked, ``(M,)``; which samples at least half of the methods with a score
         have one for, ``(N,)``; and which of these all ranked methods have one for, ``(N,)``.
     """
     scored = np.isfinite(values)
+    asked = np.ones_like(scored) if evaluated is None else evaluated
     any_score = scored.any(0)
-    usual = 2 * scored.sum(1) >= max(1, any_score.sum())
-    lost = (~scored[usual]).sum(0)
-    ranked = any_score & (lost <= MOST_MISSING * usual.sum())
-    common = usual & scored[:, ranked].all(1) & ranked.any()
+    usual = 2 * scored.sum(1) >= np.maximum(1, (any_score & asked).sum(1))
+    lost = (asked & ~scored)[usual].sum(0)
+    ranked = any_score & (lost <= MOST_MISSING * asked[usual].sum(0))
+    common = usual & (scored | ~asked)[:, ranked].all(1) & ranked.any()
     return ranked & common.any(), usual, common
 
 
@@ -199,6 +241,7 @@ def scored_settings(
     aggregate_draws: AggregateDraws | None = None,
     layers: RankedLayers | None = None,
     limits: Mapping[Key, Limits] | None = None,
+    raced: Raced | None = None,
 ) -> list[SettingScores]:
     """Arrange the scores of a run by setting, and draw their means.
 
@@ -210,6 +253,7 @@ def scored_settings(
             `halves.bootstrap_aggregates`).
         layers: The layer within which each method is ranked (see `ranks.ranked_layers`).
         limits: Lowest and highest possible scores of settings; by default those of the protocol.
+        raced: What all pairs show, if methods were dropped on the way.
 
     Returns:
         One entry per model, protocol, setting and baseline, in the order of the rows.
@@ -222,7 +266,9 @@ def scored_settings(
         bounds = (limits or {}).get((key[1], key[2], key[3]), range_of(key[1]))
         known = aggregate_draws or {}
         aggregated = {m: i for i, m in enumerate(table.methods) if (*key, m) in known}
-        ranked, usual, common = common_images(table.values)
+        sequences = (raced or {}).get((key[0], (key[1], key[2], key[3])))
+        evaluated = None if sequences is None else _evaluated(group, table)
+        ranked, usual, common = common_images(table.values, evaluated)
         if not PROTOCOLS[key[1]].cls.ranked:
             ranked = np.zeros_like(ranked)
         scores = SettingScores(
@@ -238,6 +284,8 @@ def scored_settings(
             _layers_of(group, table.methods),
             tuple((layers or {}).get((key[0], method), "") for method in table.methods),
             bounds,
+            sequences,
+            evaluated,
         )
         draws = bootstrap_means(scores.used, resamples, seed, table.clusters, bounds)
         for method, column in aggregated.items():
@@ -246,6 +294,14 @@ def scored_settings(
         ends = np.stack([np.minimum(low, scores.means), np.maximum(high, scores.means)])
         settings.append(replace(scores, draws=draws, ends=ends))
     return settings
+
+
+def _evaluated(rows: pd.DataFrame, table: ScoreTable) -> np.ndarray:  # (N, M)
+    """Return which samples have a row of each method."""
+    samples = positions(rows["sample"], list(table.samples))
+    found: np.ndarray = np.zeros(table.values.shape, dtype=bool)
+    found[samples, positions(rows["method"], table.methods)] = True
+    return found
 
 
 def _status_counts(rows: pd.DataFrame, methods: Sequence[str]) -> np.ndarray:  # (M, 7)
@@ -278,12 +334,13 @@ def summarize(
     aggregate_draws: AggregateDraws | None = None,
     layers: RankedLayers | None = None,
     limits: Mapping[Key, Limits] | None = None,
+    raced: Raced | None = None,
 ) -> pd.DataFrame:
     """Summarize scores, one line per model, protocol, setting, baseline and method.
 
     The arguments are those of `scored_settings`, and the result is that of `summary`.
     """
-    return summary(scored_settings(rows, resamples, seed, aggregate_draws, layers, limits))
+    return summary(scored_settings(rows, resamples, seed, aggregate_draws, layers, limits, raced))
 
 
 def summary(settings: Sequence[SettingScores]) -> pd.DataFrame:
@@ -312,4 +369,6 @@ def _rank_ends(scores: SettingScores) -> np.ndarray:  # (2, M)
     """Return the intervals of ranks in the order of the methods; nan for one that is not ranked."""
     ends = np.full((2, len(scores.methods)), np.nan)
     ends[:, [scores.methods.index(m) for m in scores.pairs.methods]] = scores.pairs.rank_ends
+    if scores.raced is not None:  # pairs were compared on images of their own
+        ends = np.stack([np.minimum(ends[0], scores.ranks), np.maximum(ends[1], scores.ranks)])
     return ends

@@ -117,6 +117,13 @@ ENGINE_OPTIONS = [
     ),
 ]
 SPEC_OPTIONS = [
+    click.option(
+        "--decide",
+        is_flag=True,
+        default=None,
+        help="Evaluate in growing rounds, drop methods that can no longer be the best, and stop "
+        "when it is decided; see decide in a spec.",
+    ),
     click.option("--limit", type=click.IntRange(min=1), help="Evaluate only the first N samples."),
     click.option(
         "--batch-size", type=click.IntRange(min=1), help="Images per pass; bounds the memory."

@@ -1,15 +1,18 @@
-"""What ``heatproof plan --detect`` prints: the images that a difference takes."""
+"""What ``heatproof plan`` prints by a pilot: the images that a difference or a race takes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from heatproof.analysis import wording
+from heatproof.analysis import race_wording, wording
 from heatproof.analysis.planning import check_difference, images_for, needed_images
+from heatproof.analysis.race_forecast import forecast_race
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.cli.terminal import print_plain
 from heatproof.errors import HeatproofError, join_limited
+from heatproof.plan.question import Question
 from heatproof.plan.spec import Spec
+from heatproof.plan.tasks import Plan
 from heatproof.runs.format import is_run
 from heatproof.runs.store import Store
 
@@ -67,3 +70,26 @@ def print_needed(
     fewest = min(scores.pairs.count for scores in chosen)
     if fewest < FEW:
         print_plain(f"The pilot has only {fewest} images for this, so these numbers are rough.")
+
+
+def print_forecast(plan: Plan, question: Question, pilot: Path | None, default: Path) -> None:
+    """Print how many images, maps and passes a race will take, by a pilot.
+
+    Args:
+        plan: The plan.
+        question: What is to be decided.
+        pilot: A run of the spec on few images.
+        default: The run that is the pilot if none is named.
+
+    Raises:
+        HeatproofError: If there is no pilot, or it lacks something of the plan.
+    """
+    pilot = pilot or default
+    if not is_run(pilot):
+        print_plain(
+            f"How soon it is decided follows from a pilot, and there is none in {pilot}: run the "
+            "spec on few images, such as with --limit 32 -o runs/pilot, and name it by --pilot."
+        )
+        return
+    for line in race_wording.forecast(forecast_race(plan, question, RunStatistics(Store(pilot)))):
+        print_plain(line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from rich.markup import escape
 
-from heatproof.analysis import wording
+from heatproof.analysis import race_wording, wording
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.families import LEVEL
 from heatproof.analysis.ranks import CONTROL
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MAX_BASELINES = 4  # a protocol with more baselines is summarized by ranks
 NONE = "–"
+LANE = 24  # characters of the lane of a method that was in to the end
 MOST_REASONS = 6  # why methods or protocols do not apply
 
 
@@ -64,9 +65,26 @@ def print_summary(result: Result) -> None:
             counts = run.counts_of[model, (protocol, setting, str(baseline))]
             layers = {method: run.ranked_layers.get((model, method), "") for method in run.methods}
             _print_scores(title, protocol, setting, part, str(baseline), counts, layers)
+    _print_race(result)
     for caveat in result.caveats:
         console.print(f"! {caveat}", style="bold yellow", markup=False)
     for sentence in recommendations(result):
+        print_plain(sentence)
+
+
+def _print_race(result: Result) -> None:
+    """Print the lanes of races, and what happened in them."""
+    most = result.race_images
+    for of_contest in result.race_lanes:
+        title = escape(result.titles[of_contest.model])
+        under = f", {of_contest.keys[0][0]}" if len(of_contest.race.contests) > 1 else ""
+        columns = {"method": "left", "in the race": "left", "images": "right", "": "left"}
+        table = make_table(columns, title=f"{title}{under} · the race", title_justify="left")
+        for lane in of_contest.lanes:
+            bar = "━" * max(1, round(LANE * lane.images / max(1, most)))
+            table.add_row(escape(lane.method), bar, str(lane.images), race_wording.lane(lane))
+        console.print(table)
+    for sentence in result.race_story:
         print_plain(sentence)
 
 

@@ -95,6 +95,7 @@ def run(
       heatproof run spec.yaml -o runs/mine
       heatproof run spec.yaml -o runs/mine --limit 64 --batch-size 16
       heatproof run spec.yaml -o runs/mine --add-methods rise
+      heatproof run spec.yaml -o runs/mine --decide --set decide.margin=0.02
       heatproof run hesse2024/table6 --model file:net.py:build --data folder:/data/images
       heatproof run rao2024/fig4 --methods ixg@final --set protocols.0.grids=50
       heatproof run spec.yaml --engine dask --workers 4
@@ -162,7 +163,7 @@ def run(
     "--pilot",
     type=RunLocation(),
     metavar="RUN",
-    help="detect: a run of the spec on few images.  [default: runs/NAME]",
+    help="detect, decide: a run of the spec on few images.  [default: runs/NAME]",
 )
 @click.option(
     "--spread",
@@ -188,6 +189,7 @@ def plan(
     machine, or else from two images that are timed. A run that has begun (-o) keeps
     its backends, and --add-methods adds to what it has.
 
+    With --decide, says how many images and passes a race takes, by a pilot.
     With --detect, says how many images it takes to tell two methods apart,
     among all pairs, in four of five data sets. How much scores vary follows
     from a pilot, or is stated.
@@ -197,10 +199,11 @@ def plan(
       heatproof plan spec.yaml --limit 1000 --device cuda
       heatproof plan spec.yaml --measure
       heatproof plan hesse2024/imagenet/table6 --assume 50000
+      heatproof plan spec.yaml --decide --pilot runs/pilot
       heatproof plan spec.yaml --detect 0.05 --pilot runs/pilot
       heatproof plan spec.yaml --detect 0.05 --spread 0.3
     """
-    from heatproof.cli.planning import print_needed
+    from heatproof.cli.planning import print_forecast, print_needed
     from heatproof.cli.progress import preparation_progress, still_working
     from heatproof.cli.results import print_assumed, print_cost, print_plan
     from heatproof.data.grids import assumed_confidence
@@ -211,8 +214,8 @@ def plan(
 
     directory = run_directory(spec, out)
     loaded = load_for_run(spec, directory, options, weights=assume is None and detect is None)
-    if detect is None and (pilot or spread):
-        raise HeatproofError("--pilot and --spread are for --detect")
+    if detect is None and (spread or (pilot and loaded.decide is None)):
+        raise HeatproofError("--pilot is for --detect and --decide, --spread for --detect")
     if detect is not None:
         print_needed(loaded, detect, spread, pilot, directory)
         return
@@ -225,6 +228,8 @@ def plan(
         opened = open_spec(loaded, device, train=False, progress=measured, out=directory)
     print_plan(opened, forecast(opened, measure), pending_training(loaded))
     print_assumed(assumed)
+    if loaded.decide is not None:
+        print_forecast(opened, loaded.decide, pilot, directory)
 
 
 @main.command(**command)

@@ -8,6 +8,7 @@ from typing import Any
 
 from heatproof.data.base import Data, PartViews, Sample
 from heatproof.errors import HeatproofError
+from heatproof.tensor.noise import generator
 
 
 class Subset:
@@ -46,6 +47,16 @@ def take(data: Data, indices: Sequence[int]) -> Data:
     """Choose samples of a data set; one that can do so itself computes no more than it needs."""
     own: Callable[[Sequence[int]], Data] | None = getattr(data, "take", None)
     return Subset(data, indices) if own is None else own(indices)
+
+
+def shuffled(data: Data, seed: int) -> Data:
+    """Return all samples of a data set in a random order.
+
+    Args:
+        data: The data set.
+        seed: Seed of the order.
+    """
+    return take(data, generator(seed, "sample order").permutation(len(data.ids)).tolist())
 
 
 def balanced(data: Data, per_class: int, limit: int | None = None) -> Data:

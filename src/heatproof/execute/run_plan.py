@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from heatproof.errors import HeatproofError, join_limited
@@ -27,6 +27,7 @@ def run_plan(
     progress: ProgressLike = None,
     add: bool = False,
     engine: Engine = LOCAL,
+    rounds: Callable[[Store], Iterator[Plan]] | None = None,
 ) -> None:
     """Execute a plan in a run directory, which no other process may write to meanwhile.
 
@@ -39,6 +40,8 @@ def run_plan(
             every task, with the task and whether it was finished before.
         add: Whether the directory may hold the run of any other spec.
         engine: What computes the tasks; by default this process, one after the other.
+        rounds: Yields the part of the plan up to the end of each round, if what is computed depends
+            on what was found before.
 
     Raises:
         HeatproofError: If the spec does not go with the directory, it holds something else, or
@@ -48,13 +51,17 @@ def run_plan(
     with store.locked(), shown(progress) as watcher:
         store.claim(identity, add)
         models = {task.subject: task.model for task in plan.tasks}
-        open_tasks = find_open_tasks(plan, store)
         facts = provenance(spec, models, engine.threads, layer_shape)
         if not add:
             _warn_of_other_networks(facts, store)
-        without_tasks, tasks = plan_file_parts(plan)
-        store.write_plan(without_tasks, facts, computes=bool(open_tasks), tasks=tasks)
-        engine.execute(plan, store, watcher, open_tasks)
+        if rounds is None:
+            store.remove(store.paths.race)  # of an earlier run in the same directory
+        for part in rounds(store) if rounds else (plan,):
+            open_tasks = find_open_tasks(part, store)
+            without_tasks, tasks = plan_file_parts(part)
+            store.write_plan(without_tasks, facts, computes=bool(open_tasks), tasks=tasks)
+            engine.execute(part, store, watcher, open_tasks)
+            plan = part
         if engine is LOCAL:  # workers may be other machines, and share theirs
             time_methods(plan, store)
 

@@ -22,6 +22,7 @@ from heatproof.methods.adapters import Adapted
 from heatproof.methods.explain import check_applicable
 from heatproof.models.backends import AUTO, EAGER
 from heatproof.models.model import Model
+from heatproof.plan.question import Question
 from heatproof.plan.tasks import KEY_DIGITS, NO_KEY, Plan, Records, Task
 from heatproof.protocols import Protocol, View, ViewKey
 from heatproof.runs.format import SHARD_SIZE, TaskContent
@@ -46,6 +47,7 @@ def make_plan(
     references: Sequence[Data | int | None] | None = None,
     refusal: Refusal | None = None,
     choose: Choose | None = None,
+    question: Question | None = None,
 ) -> Plan:
     """Plan the evaluation of methods on models.
 
@@ -63,9 +65,10 @@ def make_plan(
         refusal: Says why a method is not defined for a model, given whether the data has
             silhouettes; empty if it is. By default every method is tried.
         choose: Chooses the backend of models that have ``auto``; by default it is eager.
+        question: What the run is to decide, if it may stop before all samples.
 
     Returns:
-        The plan, with tasks of ``SHARD_SIZE`` samples.
+        The plan, with tasks of ``SHARD_SIZE`` samples, or of ``question.step``.
 
     Raises:
         HeatproofError: If models or samples have the same name, or labels are not classes.
@@ -88,7 +91,8 @@ def make_plan(
     for expression in expressions:
         _check_objects(expression, models)
     tasks: list[Task] = []
-    with_backend = _Backends(choose or _eager, batch_size)
+    size = question.step if question else SHARD_SIZE
+    with_backend = _Backends(choose or _eager, min(batch_size, size) if question else batch_size)
     why_not = refusal or cache(method_refusal)
     references = references or [None] * len(models)
     methods_of = methods_of or [expressions] * len(models)
@@ -116,11 +120,12 @@ def make_plan(
                 weights,
                 why_not,
                 with_backend,
+                size,
             )
         # Views of the same images run after each other.
         tasks += sorted(model_tasks, key=lambda task: task.indices.start)
     kept = sys.maxsize if keep_maps == "all" else keep_maps
-    return Plan(tuple(tasks), seed, batch_size, kept)
+    return Plan(tuple(tasks), seed, batch_size, kept, question)
 
 
 def _fingerprint(view: Model, model: Model, weights: str) -> str:
@@ -212,6 +217,7 @@ def _tasks(
     weights: str,
     not_applicable: Refusal,
     with_backend: _Backends,
+    size: int,
 ) -> Iterator[Task]:
     """Divide one view into shards.
 
@@ -226,6 +232,7 @@ def _tasks(
         weights: The fingerprint of the view's model.
         not_applicable: Says why a method is not defined for a model.
         with_backend: Returns the view's model with a backend, given all its samples as a task.
+        size: Samples of a shard.
     """
     model = view.model
     data = view.data
@@ -291,20 +298,20 @@ def _tasks(
         reference=images,
     )
     model = with_backend(every_sample, weights)
-    for start in range(0, len(data.ids), SHARD_SIZE):
-        indices = range(start, min(start + SHARD_SIZE, len(data.ids)))
+    for start in range(0, len(data.ids), size):
+        indices = range(start, min(start + size, len(data.ids)))
         shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
         beginning = [data.name, shard, weights, model.backend, seed, *code]
         records = Records(of_every_shard, _keys(beginning, contents))
-        name = _task_name(model_name, view.key, start, [data.ids[i] for i in indices])
+        name = _task_name(model_name, view.key, start // size, [data.ids[i] for i in indices])
         identity = TaskContent(samples=_hash(beginning), methods=methods, protocols=shared)
         yield Task(name, model_name, view.key, model, data, indices, records, images, identity)
 
 
-def _task_name(model_name: str, view: ViewKey, start: int, ids: Sequence[str]) -> str:
+def _task_name(model_name: str, view: ViewKey, number: int, ids: Sequence[str]) -> str:
     """Return a file name that a shard of other samples does not have."""
     subject = _hash([model_name, view.kind, view.name, view.cell])
-    return f"{subject[:8]}-{start // SHARD_SIZE:05d}-{_hash(ids)[:6]}"
+    return f"{subject[:8]}-{number:05d}-{_hash(ids)[:6]}"
 
 
 def _lacking(data: Data) -> dict[str, str]:

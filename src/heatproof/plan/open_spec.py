@@ -76,4 +76,5 @@ def open_spec(
             methods_of=[spec.expressions(entry) for entry in spec.models],
             references=references,
             choose=partial(choose, begun=choices_of(out), measure=measure, progress=progress),
+            question=spec.decide,
         )

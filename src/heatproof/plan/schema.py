@@ -49,6 +49,7 @@ def spec_schema() -> Schema:
     properties = schema["properties"]
     properties["models"]["items"] = {"anyOf": [_names(models), _reference("ModelSpec")]}
     properties["data"] = {"anyOf": [_names(data), _reference("DataSpec")]}
+    properties["decide"]["anyOf"].insert(0, {"type": "boolean"})
     properties["reference"]["anyOf"].insert(0, _names(data))
     properties["methods"]["items"] = _names(methods)
     with_settings = [_reference(f"protocol {name}") for name in protocols]

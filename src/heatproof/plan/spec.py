@@ -24,6 +24,7 @@ from heatproof.models.nets import SHIPPED, net_named
 from heatproof.models.paper_networks import fine_tuned_url
 from heatproof.models.zoo import DOWNLOADED_WEIGHTS, find_loader
 from heatproof.plan.changes import Changes, find_weights
+from heatproof.plan.question import Question
 from heatproof.plan.studies import study_file
 from heatproof.plan.yaml_reader import check_content, parse_yaml, read_text
 from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
@@ -298,6 +299,10 @@ class Spec(_Strict):
         default=None,
         description="whether a lower precision may change results, which then state by how much",
     )
+    decide: Question | None = Field(
+        default=None,
+        description="evaluate in growing rounds, and drop methods that can no longer be the best",
+    )
     lead: str | None = Field(
         default=None, description="the section that the report begins with, such as grids"
     )
@@ -322,6 +327,11 @@ class Spec(_Strict):
     def _limit_methods(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         _check_number("methods", len(value))
         return value
+
+    @field_validator("decide", mode="before")
+    @classmethod
+    def _expand_decide(cls, value: Any) -> Any:
+        return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
     @field_validator("data", "reference", mode="before")
     @classmethod
@@ -357,7 +367,7 @@ class Spec(_Strict):
         """
         identity = self.as_dict()
         del identity["batch_size"]
-        for key in ("about", "lead"):
+        for key in ("about", "decide", "lead"):
             identity.pop(key, None)
         for key in ("limit", "per_class"):
             identity["data"].pop(key, None)
@@ -581,6 +591,8 @@ def make_spec(content: Mapping[str, Any], source: str = "spec", **changes: Any) 
         if isinstance(content.get(key), str | Mapping):
             content[key] = [content[key]]
     limit = changes.pop("limit", None)
+    if changes.get("decide") is True and content.get("decide"):
+        del changes["decide"]  # the spec says how
     content |= {key: value for key, value in changes.items() if value is not None}
     if limit is not None and "data" in content:
         data = content["data"]
@@ -651,6 +663,7 @@ def _unknown_key(path: Sequence[str], key: str) -> str:
         "models": ModelSpec,
         "data": DataSpec,
         "reference": ReferenceSpec,
+        "decide": Question,
     }
     parent = parents.get(path[0] if path else "", Spec)
     keys = [field.alias or name for name, field in parent.model_fields.items()]

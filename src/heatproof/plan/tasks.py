@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from heatproof.data.base import Data
@@ -12,6 +12,7 @@ from heatproof.data.reference import Reference
 from heatproof.errors import NotApplicable, join_limited
 from heatproof.methods import Expression
 from heatproof.models.model import Model
+from heatproof.plan.question import Question
 from heatproof.protocols import Protocol, ViewKey
 from heatproof.runs.format import ModelView, TaskContent
 from heatproof.scoring.evaluation import Evaluation
@@ -85,9 +86,12 @@ class Records(Iterable[Record]):
         """Return the records whose keys are not among some."""
         if not keys:
             return self
-        pairs = zip(self.evaluations, self.keys, strict=True)
-        left = [(evaluation, key) for evaluation, key in pairs if key not in keys]
-        return Records(tuple(evaluation for evaluation, _ in left), (key for _, key in left))
+        return self.where(lambda record: record.key not in keys)
+
+    def where(self, wanted: Callable[[Record], bool]) -> Records:
+        """Return the records that a function is true of."""
+        left = [record for record in self if wanted(record)]
+        return Records(tuple(r.evaluation for r in left), (r.key for r in left))
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,12 +157,14 @@ class Plan:
         seed: Seed for all noise.
         batch_size: Images in one pass.
         keep_maps: For how many samples of each model images and maps are stored.
+        question: What the run is to decide; None if it has a fixed number of samples.
     """
 
     tasks: tuple[Task, ...]
     seed: int
     batch_size: int
     keep_maps: int
+    question: Question | None = None
 
     def check_applicable(self) -> None:
         """Check that there is something to evaluate.
@@ -179,4 +185,5 @@ class Plan:
         if task.model.batch_dependent:
             return 1
         images = task.data.side**2 if isinstance(task.data, Grids) else 1
-        return max(1, min(self.batch_size // images, len(task.data.ids)))
+        most = self.question.step if self.question else len(task.data.ids)  # no round is padded
+        return max(1, min(self.batch_size // images, len(task.data.ids), most))

@@ -86,11 +86,15 @@ class Result(RunStatistics):
         return with_texts(self.rows)
 
     def __repr__(self) -> str:
-        text = tables.to_text(self._heading, self.summary(), self.caveats, self.verdicts)
+        text = tables.to_text(
+            self._heading, self.summary(), self.caveats, self.verdicts, self.race_story
+        )
         return printable(text)
 
     def _repr_html_(self) -> str:
-        return tables.to_html(self._heading, self.summary(), self.caveats, self.verdicts)
+        return tables.to_html(
+            self._heading, self.summary(), self.caveats, self.verdicts, self.race_story
+        )
 
     @property
     def _heading(self) -> str:
@@ -242,6 +246,7 @@ class Result(RunStatistics):
                 aggregate_draws=draws,
                 layers=self.ranked_layers,
                 limits=self.limits,
+                raced=self.raced,
             )
         return self._summaries[resamples].copy()
 

@@ -110,6 +110,7 @@ def to_text(
     summary: pd.DataFrame,
     caveats: Sequence[str] = (),
     verdicts: Sequence[str] = (),
+    race: Sequence[str] = (),
 ) -> str:
     """Return rankings as text of at most ``WIDTH`` columns; long ones are cut.
 
@@ -118,11 +119,12 @@ def to_text(
         summary: What ``Result.summary`` returns.
         caveats: What to know before the numbers are used; never cut.
         verdicts: Which method is the best, in sentences.
+        race: Which methods were dropped when, if any were.
     """
     lines = [_cut(heading)]
-    for text in [*verdicts[:MOST_BLOCKS], *(f"! {caveat}" for caveat in caveats)]:
+    for text in [*verdicts[:MOST_BLOCKS], *race, *(f"! {caveat}" for caveat in caveats)]:
         wrapped = textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
-        lines += wrapped if text.startswith("!") else map(_cut, wrapped)
+        lines += wrapped if text.startswith("!") or text in race else map(_cut, wrapped)
     every = list(blocks(summary))
     for block in every[:MOST_BLOCKS]:
         title = textwrap.wrap(block.title, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
@@ -162,6 +164,7 @@ def to_html(
     summary: pd.DataFrame,
     caveats: Sequence[str] = (),
     verdicts: Sequence[str] = (),
+    race: Sequence[str] = (),
 ) -> str:
     """Return rankings as small HTML tables; every text is escaped.
 
@@ -170,9 +173,10 @@ def to_html(
         summary: What ``Result.summary`` returns.
         caveats: What to know before the numbers are used.
         verdicts: Which method is the best, in sentences.
+        race: Which methods were dropped when, if any were.
     """
     every = list(blocks(summary))
-    texts = (heading, *verdicts[:MOST_BLOCKS], *caveats)
+    texts = (heading, *verdicts[:MOST_BLOCKS], *race, *caveats)
     parts = [Markup("<p>{}</p>").format(text) for text in texts]
     for block in every[:MOST_BLOCKS]:
         parts.append(_html_block(block))

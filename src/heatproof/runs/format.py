@@ -10,6 +10,7 @@
 ``tensors/<task>.<hash>.safetensors``     tensors by ``TensorKey``, with ``SampleNotes``
 ``timings/<task>.<hash>.json``            seconds and passes (``Timings``)
 ``latencies.json``                        time of each method alone (``Latencies``)
+``race.json``                             which methods were dropped when (``RaceFile``)
 ``same_as.json``                          which models are a paper's (``SameAs``)
 ``prepared/<key>.<hash>.safetensors``     tensors computed once per run (``PreparedKey``)
 ``parts/<task>/<n>.<hash>.safetensors``   what an unfinished task has computed (``PartNotes``)
@@ -98,6 +99,10 @@ class RunPaths:
     @property
     def latencies(self) -> Path:
         return self._inside("latencies.json")
+
+    @property
+    def race(self) -> Path:
+        return self._inside("race.json")
 
     @property
     def same_as(self) -> Path:
@@ -327,18 +332,18 @@ class PreparedKey:
 # Content of the files
 
 
-class _Content(BaseModel):
+class Content(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
-class GridNote(_Content):
+class GridNote(Content):
     """The images of a sample on a grid, and the cell that is evaluated."""
 
     images: tuple[str, ...]  # ids of the images in the grid, row by row
     cell: int  # the grid cell that is evaluated
 
 
-class SampleNotes(_Content):
+class SampleNotes(Content):
     """The samples of a task, in the order of the first axis of its tensors."""
 
     ids: list[str] = []
@@ -346,7 +351,7 @@ class SampleNotes(_Content):
     grids: list[GridNote] | None = None  # None: the samples are not grids
 
 
-class TaskContent(_Content):
+class TaskContent(Content):
     """Identity of samples, methods and protocols of a task; older versions did not write it.
 
     Tensors are stored under the labels of methods. Two methods may have the same label, for example
@@ -359,14 +364,14 @@ class TaskContent(_Content):
     protocols: dict[str, str] = {}  # by canonical name, what identifies what methods share
 
 
-class Timing(_Content):
+class Timing(Content):
     """The seconds that one thing took in all batches of a task."""
 
     key: TimingKey
     seconds: float
 
 
-class PassCount(_Content):
+class PassCount(Content):
     """How many images went through the network, forwards or backwards."""
 
     kind: Annotated[str, Field(pattern=r"^(forward|backward)$")]
@@ -374,7 +379,7 @@ class PassCount(_Content):
     images: int
 
 
-class Timings(_Content):
+class Timings(Content):
     """Seconds and passes of a task."""
 
     seconds: list[Timing] = []
@@ -416,7 +421,7 @@ class Timings(_Content):
         )
 
 
-class Latency(_Content):
+class Latency(Content):
     """How long a method takes alone, on one machine.
 
     Attributes:
@@ -443,13 +448,13 @@ class Latency(_Content):
     reason: str = ""
 
 
-class Latencies(_Content):
+class Latencies(Content):
     """``latencies.json``: the time of each method of a run, alone."""
 
     methods: list[Latency] = []
 
 
-class SaidNetwork(_Content):
+class SaidNetwork(Content):
     """A model that its user says is a network of a paper.
 
     Attributes:
@@ -465,13 +470,13 @@ class SaidNetwork(_Content):
     by: str
 
 
-class SameAs(_Content):
+class SameAs(Content):
     """``same_as.json``: which models of a run its user says are networks of papers."""
 
     networks: list[SaidNetwork] = []
 
 
-class PartNotes(_Content):
+class PartNotes(Content):
     """The content of a part of an unfinished task, besides its tensors.
 
     Attributes:
@@ -494,7 +499,7 @@ class PartNotes(_Content):
     after: list[str]
 
 
-class Cost(_Content):
+class Cost(Content):
     """Images and their passes; a backward pass includes its forward pass.
 
     Attributes:
@@ -533,14 +538,14 @@ class Cost(_Content):
         return Cost(**{name: mine[name] + others[name] for name in mine})
 
 
-class TransformFacts(_Content):
+class TransformFacts(Content):
     """A transform of a method's maps, with its arguments in order."""
 
     name: str
     arguments: tuple[Any, ...]
 
 
-class MethodFacts(_Content):
+class MethodFacts(Content):
     """Facts about a method."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")  # earlier versions wrote more
@@ -559,7 +564,7 @@ class MethodFacts(_Content):
     map_key: str  # methods with the same map key share their maps
 
 
-class ProtocolFacts(_Content):
+class ProtocolFacts(Content):
     """Facts about a protocol with its settings."""
 
     id: str
@@ -584,7 +589,7 @@ class ProtocolFacts(_Content):
         return self.id, self.setting, self.baseline
 
 
-class TaskFacts(_Content):
+class TaskFacts(Content):
     """One task of a plan."""
 
     name: Annotated[str, Field(pattern=r"^[\w-]+$")]  # also the name of its files
@@ -598,7 +603,7 @@ class TaskFacts(_Content):
         return ModelView(self.model, self.view)
 
 
-class ViewFacts(_Content):
+class ViewFacts(Content):
     """One view of a model in a plan."""
 
     model: str
@@ -612,7 +617,7 @@ class ViewFacts(_Content):
         return ModelView(self.model, self.view)
 
 
-class PlanFile(_Content):
+class PlanFile(Content):
     """``plan.json``: the latest plan of a run."""
 
     format: Literal[3] = FORMAT
@@ -631,7 +636,7 @@ class PlanFile(_Content):
         return self
 
 
-class EpochFacts(_Content):
+class EpochFacts(Content):
     """Measurements on validation images after an epoch of fine-tuning; 0 is before it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -647,7 +652,7 @@ class EpochFacts(_Content):
     probes: dict[str, float] = {}
 
 
-class FineTuningFacts(_Content):
+class FineTuningFacts(Content):
     """How weights were fine-tuned, as their file says."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -685,7 +690,7 @@ class FineTuningFacts(_Content):
         return next(kept, self.history[-1])
 
 
-class ModelFacts(_Content):
+class ModelFacts(Content):
     """Facts about one view of a model."""
 
     model: str
@@ -739,7 +744,7 @@ def channels_text(count: int) -> str:
     return f"{count} channels (pictures show {shown})"
 
 
-class Hardware(_Content):
+class Hardware(Content):
     """The machine of a run."""
 
     machine: str
@@ -748,7 +753,7 @@ class Hardware(_Content):
     threads: int
 
 
-class Origin(_Content):
+class Origin(Content):
     """Versions and hardware that computed a record; stored once per digest."""
 
     heatproof: str
@@ -765,7 +770,7 @@ class Origin(_Content):
         return content_hash(to_json(self), length=HASH_DIGITS)
 
 
-class StoredFile(_Content):
+class StoredFile(Content):
     """A file of a finished task."""
 
     name: Annotated[str, Field(pattern=r"^[\w-]+\.[0-9a-f]{16}\.[a-z]+$")]
@@ -773,7 +778,7 @@ class StoredFile(_Content):
     size: Count
 
 
-class RecordGroup(_Content):
+class RecordGroup(Content):
     """Records of a task that have the same numbers of rows and were computed in the same way."""
 
     rows: dict[str, Count]  # number of rows of each record by status
@@ -781,7 +786,7 @@ class RecordGroup(_Content):
     records: list[str]
 
 
-class TaskManifest(_Content):
+class TaskManifest(Content):
     """``tasks/<task>.json``, which is written last: a task that has it is finished."""
 
     task: Annotated[str, Field(pattern=r"^[\w-]+$")]
@@ -812,7 +817,7 @@ class TaskManifest(_Content):
         return set().union(*failed)
 
 
-class Provenance(_Content):
+class Provenance(Content):
     """``provenance.json``: what is needed to understand or repeat a run."""
 
     heatproof: str

@@ -28,6 +28,7 @@ from heatproof.runs.format import (
     name_hash,
     to_json,
 )
+from heatproof.runs.race_file import RaceFile
 from heatproof.runs.sealed import is_older, parse_json, read_sealed, read_spec, reason_of, seal
 from heatproof.runs.store import RUN_NAMES, Store
 from heatproof.runs.task_files import make_manifest, read_rows, read_tensors, read_timings
@@ -297,6 +298,8 @@ def _other_findings(store: Store) -> Iterable[Finding]:
     ]
     if paths.latencies.is_file():
         sealed.append((paths.latencies, lambda path: read_sealed(path, Latencies)))
+    if paths.race.is_file():
+        sealed.append((paths.race, lambda path: read_sealed(path, RaceFile)))
     if paths.same_as.is_file():
         sealed.append((paths.same_as, lambda path: read_sealed(path, SameAs)))
     for path, read in sealed:
@@ -325,5 +328,5 @@ def _files(store: Store) -> list[Path]:
     folders = (*SUFFIXES, "tasks", "provenance", "prepared", "parts")
     inside = [p for name in folders for p in store.paths.folder(name).rglob("*") if p.is_file()]
     paths = store.paths
-    single = [paths.spec, paths.plan, paths.provenance, paths.latencies, paths.same_as]
+    single = [paths.spec, paths.plan, paths.provenance, paths.latencies, paths.race, paths.same_as]
     return inside + [path for path in single if path.is_file()]

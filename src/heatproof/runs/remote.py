@@ -34,7 +34,14 @@ Copied = tuple[str, str]  # the stamps of a file on the file system and of its c
 CONTACT_SECONDS = 30.0  # that a file system may take for its first answer
 FETCHED_AT_ONCE = 256  # files that are fetched at the same time
 LISTING_ROUNDS = 5  # of listing and fetching, while another machine is writing
-SINGLE = ("spec.json", "plan.json", "provenance.json", "latencies.json", "same_as.json")
+SINGLE = (
+    "spec.json",
+    "plan.json",
+    "provenance.json",
+    "latencies.json",
+    "race.json",
+    "same_as.json",
+)
 COPIED = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "damaged", *SINGLE}
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci", "r2", "memory"}
 CONTENT_STAMPS = ("ETag", "etag", "md5Hash", "content_md5")

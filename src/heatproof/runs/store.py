@@ -57,6 +57,7 @@ from heatproof.runs.format import (
     plan_parts,
     to_json,
 )
+from heatproof.runs.race_file import RaceFile
 from heatproof.runs.row_frame import FrameBuilder
 from heatproof.runs.sealed import (
     Content,
@@ -244,6 +245,10 @@ class Store(RunDirectory):
         """Return the times of methods alone; nothing if they were not timed, or are damaged."""
         return self._optional(self.paths.latencies, Latencies)
 
+    def race(self) -> RaceFile:
+        """Return which methods were dropped when; nothing if the run is no race, or damaged."""
+        return self._optional(self.paths.race, RaceFile)
+
     def same_as(self) -> SameAs:
         """Return which models are networks of papers; nothing if nobody said so, or damaged."""
         return self._optional(self.paths.same_as, SameAs)
@@ -261,6 +266,10 @@ class Store(RunDirectory):
     def write_latencies(self, latencies: Latencies) -> None:
         """Store the times of methods alone."""
         self.write(self.paths.latencies, seal(to_json(latencies)))
+
+    def write_race(self, race: RaceFile) -> None:
+        """Store which methods were dropped when."""
+        self.write(self.paths.race, seal(to_json(race)))
 
     def write_same_as(self, same_as: SameAs) -> None:
         """Store which models are networks of papers."""

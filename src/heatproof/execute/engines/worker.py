@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -55,6 +55,14 @@ class Session:
 
     def __post_init__(self) -> None:
         self.tasks = {task.name: task for task in self.plan.tasks}
+
+    def task(self, wanted: TaskRequest) -> Task | None:
+        """Return the task of this name with the records that are wanted, as far as it has them."""
+        task = self.tasks.get(wanted.name)
+        if task is None or self.plan.question is None:
+            return task
+        keys = set(wanted.records)
+        return replace(task, records=task.records.where(lambda record: record.key in keys))
 
 
 class SharedStore(Store):
@@ -251,12 +259,12 @@ def _open(job: Job, wanted: TaskRequest, root: Path) -> tuple[Session, Task]:
     """Return the opened spec and the task, which must be the one that the client has planned."""
     if job.key in _sessions:
         session = _sessions[job.key]
-        task = session.tasks.get(wanted.name)
+        task = session.task(wanted)
         if task is not None and request(task) == wanted:
             return session, task
         del _sessions[job.key]  # data or weights have changed since
     session = Session(open_spec(make_spec(job.spec), job.device, train=False, out=root))
-    task = session.tasks.get(wanted.name)
+    task = session.task(wanted)
     if task is None or request(task) != wanted:
         raise HeatproofError(_difference(wanted, session, task))
     while len(_sessions) >= MOST_OPEN_SPECS:
