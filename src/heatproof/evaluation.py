@@ -47,7 +47,7 @@ AnyModel = Model | nn.Module | str
 def explain(
     model: AnyModel,
     images: Tensor,
-    targets: Tensor | Sequence[int] | int | None = None,
+    targets: Tensor | Sequence[int] | int | str | None = None,
     method: Method = "gradcam",
     **options: Any,
 ) -> Tensor:
@@ -57,7 +57,9 @@ def explain(
         model: A ``Model``, a module, or a name such as ``torchvision:resnet50``.
         images: Images ``(B, C, H, W)`` in the model's input space, as ``model.normalize`` returns
             them.
-        targets: Class indices ``(B,)``, or one for all; None explains the model's predictions.
+        targets: Class indices ``(B,)``, or one for all; or a target such as ``runner-up``, ``class
+            NAME`` or ``prediction - runner-up`` (see ``Model.with_target``); None explains the
+            model's predictions.
         method: An expression such as ``"ig(steps=20)@middle|abs"``, a function such as
             ``(model, x, target) -> maps``, an object of Captum, pytorch-grad-cam, TorchCAM or
             Zennit, or one of these with a name (see ``hp.named``).
@@ -81,6 +83,7 @@ def evaluate(
     methods: Method | Iterable[Method],
     protocols: ProtocolLike | Sequence[ProtocolLike] = ("sds",),
     *,
+    target: str | None = None,
     limit: int | None = None,
     reference: Any = None,
     seed: int = 0,
@@ -109,6 +112,9 @@ def evaluate(
         protocols: Names such as ``sds``, ``sds(patches=64)`` or ``file:mine.py:MyProtocol``,
             mappings with a name and settings, or objects and subclasses of ``Protocol``; a list as
             a setting stands for one protocol each.
+        target: What is explained, of all models: ``label``, ``prediction``, ``class NAME``,
+            ``prediction - runner-up`` and others (see ``Model.with_target``). By default what each
+            protocol says, or each model (``model.with_target(…)``).
         limit: Number of samples; all by default.
         reference: Images that are not evaluated, for what some methods, baselines and protocols
             prepare beforehand. By default the training split, or the images beyond the limit.
@@ -178,8 +184,11 @@ def evaluate(
             precision=precision,
             approximate=approximate or None,
             decide=None if question is None else question.model_dump(mode="json"),
+            target=target,
         )
     models = [load_model(entry) for entry in entries]
+    if target is not None:
+        models = [model.with_target(target) for model in models]
     if backend is not None:
         models = [model.with_backend(backend) for model in models]
     if precision is not None:

@@ -1,4 +1,4 @@
-"""Code in the page on heads, channels and sizes is executed."""
+"""Code in the page on heads, targets, channels and sizes is executed."""
 
 import re
 from pathlib import Path
@@ -28,6 +28,7 @@ def test_the_code_of_the_page_runs(capsys):
     assert seen == [
         ("binary", (3, 32, 32)),
         ("sigmoid", (3, 32, 32)),
+        ("softmax", (3, 64, 64)),
         ("softmax", (1, 32, 32)),
         ("softmax", (3, 96, 160)),
     ]
@@ -35,9 +36,10 @@ def test_the_code_of_the_page_runs(capsys):
     assert names["maps"].shape == (2, 96, 160)
 
 
-def test_the_spec_of_the_page_is_valid():
-    (spec,) = blocks("yaml")
-    assert make_spec(yaml.safe_load(spec)).models[0].head == "sigmoid"
+def test_the_specs_of_the_page_are_valid():
+    heads, targets = (make_spec(yaml.safe_load(spec)) for spec in blocks("yaml"))
+    assert heads.models[0].head == "sigmoid"
+    assert [entry.target for entry in targets.models] == ["label", "prediction - runner-up"]
 
 
 def test_an_image_with_several_labels_is_given_once_for_each():

@@ -7,7 +7,7 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.data.grids import label_confidence
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models.heads import as_logits
 from heatproof.models.vision import import_timm
 from heatproof.protocols.removal import removal_curve
@@ -261,11 +261,14 @@ def test_confidence_in_grids_is_the_probability_of_the_label(binary):
 def test_what_counts_as_correct_for_each_head():
     logits = torch.tensor([[2.0, 1.0], [-1.0, -2.0]])
     labels = torch.tensor([1, 0])
-    correct = {head: is_correct(logits, labels, head).tolist() for head in HEADS}
+    classes = [head for head in HEADS if head != "regression"]
+    correct = {head: is_correct(logits, labels, head).tolist() for head in classes}
     assert correct["softmax"] == correct["binary"] == [False, True]
     assert correct["sigmoid"] == [True, False]
     with pytest.raises(HeatproofError, match="score"):
         score_function("margin", "sigmoid")
+    with pytest.raises(NotApplicable, match="a regression head is one number"):
+        is_correct(logits[:, :1], labels, "regression")
 
 
 def test_backends_give_the_two_logits(binary):

@@ -37,7 +37,11 @@ from heatproof.cli.output import echo
     show_default=True,
     help="Method expression; can be given several times.",
 )
-@click.option("--target", type=int, help="Class to explain.  [default: the model's prediction]")
+@click.option(
+    "--target",
+    help="What to explain: a class by its number or as 'class NAME', runner-up, or a difference "
+    "such as 'prediction - runner-up'.  [default: the model's prediction]",
+)
 @click.option(
     "-o",
     "--out",
@@ -59,7 +63,7 @@ def explain(
     model: str,
     weights: str | None,
     methods: Sequence[str],
-    target: int | None,
+    target: str | None,
     out: Path,
     seed: int,
     device: str,
@@ -69,6 +73,7 @@ def explain(
     Examples:
       heatproof explain photo.jpg -m file:net.py:build --method gradcam --method "ig|abs"
       heatproof explain a.jpg b.jpg -m paperbirds/resnet --method ixg --target 3 -o maps.png
+      heatproof explain a.jpg -m paperbirds/resnet --target "prediction - runner-up"
     """
     from heatproof.api import load_model
     from heatproof.report.draw_maps import check_suffix, draw_maps

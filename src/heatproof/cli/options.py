@@ -126,6 +126,11 @@ SPEC_OPTIONS = [
     ),
     click.option("--limit", type=click.IntRange(min=1), help="Evaluate only the first N samples."),
     click.option(
+        "--target",
+        help="What is explained: label, prediction, runner-up, 'class NAME', 'classes PATTERN', "
+        "value, or a difference such as 'prediction - runner-up'.",
+    ),
+    click.option(
         "--batch-size", type=click.IntRange(min=1), help="Images per pass; bounds the memory."
     ),
     click.option(

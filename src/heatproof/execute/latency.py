@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from heatproof.data.catalog import load_batch
 from heatproof.execute.recorder import StoredTensors
 from heatproof.methods import Explainer, Expression
 from heatproof.methods.notes import MapNotes
 from heatproof.models.batch import ModelBatch
+from heatproof.models.targets import Chosen, Target, choose
 from heatproof.plan.tasks import Plan, Task
 from heatproof.platform import memory_in_use, peak_memory_since, reset_peak_memory
 from heatproof.runs.format import Latencies, Latency, TimingKey
@@ -97,8 +97,10 @@ class _Timer:
         self._batch = load_batch(task.data, task.indices[: plan.rows_per_pass(task)], task.model)
 
     @cached_property
-    def _target(self) -> Tensor:
-        return self._task.model.logits(self._batch.x).argmax(1)
+    def _chosen(self) -> Chosen:
+        model = self._task.model
+        target = model.target or Target.parse("prediction")
+        return choose(model, target, model.logits(self._batch.x), self._batch.labels)
 
     def time(self, expression: Expression) -> Latency:
         """Return the time of a method, or the reason why there is none."""
@@ -176,7 +178,7 @@ class _Timer:
         batch = self._batch.part(slice(0, count))
         gradients = [expression.layer] if expression.shares_gradient else []
         return Explainer(
-            ModelBatch(model, batch.x, self._target[:count], gradients),
+            ModelBatch(self._chosen.model, batch.x, self._chosen.target[:count], gradients),
             Rng(self._seed, batch.ids, model.device),
             batch.silhouette,
             self._prepared.for_method,

@@ -55,11 +55,14 @@ class RowBuilder:
 
     def add(self, record: Record, block: Block, outcomes: Outcomes) -> None:
         """Add the rows of a block of samples, except for those that are there."""
+        target = self._task.model.target
         explains_labels = record.protocol.target_policy == "label"
         target_is = [
             "label" if explains_labels and labelled else "prediction" for labelled in block.labelled
         ]
-        self._add(record, block.ids, block.targets, target_is, outcomes)
+        if target is not None:
+            target_is = [target.text] * len(block)
+        self._add(record, block.ids, block.classes, target_is, outcomes)
 
     def _add(
         self,

@@ -30,8 +30,8 @@ from heatproof.methods.other_libraries import (
     signature_of,
 )
 from heatproof.models.guards import eval_mode, paused_observers, restored
-from heatproof.models.heads import TwoLogits
 from heatproof.models.model import Model
+from heatproof.models.targets import network_of
 from heatproof.tensor.noise import Rng
 from heatproof.userfile import source_hash
 
@@ -108,7 +108,8 @@ class Adapted:
         if model.root.batch_dependent:
             return f"it runs several images at once, and {model.name} runs one at a time"
         network = self._network(model)
-        if network is model.root.module and not model.view and model.head != "binary":
+        known = model.head != "binary" and model.derived is None
+        if network is model.root.module and not model.view and known:
             return ""
         with torch.no_grad():
             expected = model(x)
@@ -126,18 +127,17 @@ class Adapted:
                 f"it was made with other weights than those fine-tuned for {model.fine_tuned}; "
                 "give a function (model, x, target) -> maps instead, which is given the network"
             )
+        if model.derived is not None:
+            return (
+                f"it was made with the network itself, which has no output {model.derived.text}; "
+                "give a function (model, x, target) -> maps, or explain a class"
+            )
         if model.head == "binary":
             return (
                 "it was made with a network of one output, which has no class 0; make it with the "
                 f"hp.Model itself, which has two logits: {type(self.thing).__name__}(model)"
             )
         return f"it was made with another network than {model.name}; make it with model.module"
-
-
-def network_of(model: Model) -> nn.Module:
-    """Return the network that other libraries are given: it has a logit for each class."""
-    module = model.root.module
-    return TwoLogits(module) if model.head == "binary" else module
 
 
 def _agree(outputs: object, expected: Tensor) -> bool:

@@ -50,6 +50,13 @@ def statistics(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
     return {"mean": mean.float(), "std": std.float(), "active": (active >= ACTIVE_FRACTION).float()}
 
 
+def why_no_probability(model: Model) -> str:
+    """Return why a bottleneck cannot keep what predicts a class; empty if it can."""
+    if model.head != "regression":
+        return ""
+    return f"{model.name} has a regression head, and a bottleneck keeps the probability of a class"
+
+
 @method(
     "iba",
     family="perturbation",
@@ -58,6 +65,7 @@ def statistics(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
     layer="middle",
     needs=("reference",),
     cost=lambda arguments: (0, arguments["steps"] * arguments["copies"]),
+    applies=why_no_probability,
     prepare=statistics,
     version=2,
 )

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, NotApplicable, format_error
-from heatproof.methods.adapters import Adapted, adapt, network_of
+from heatproof.methods.adapters import Adapted, adapt
 from heatproof.methods.library_objects import Request, construct, parameters_of
 from heatproof.methods.library_tables import Library, library_of
 from heatproof.models.guards import restored
 from heatproof.models.model import Model
+from heatproof.models.targets import network_of
 from heatproof.models.tokens import Grid
 from heatproof.tensor.noise import Rng
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heatproof.errors import NotApplicable
 from heatproof.methods.base import method, reason_not_applicable
 from heatproof.methods.relevance import norm_factors
 from heatproof.models.intercept import (
@@ -201,9 +202,13 @@ def deepshap(
     gradient alone, as in that library.
     """
 
+    head = model.head if model.derived is None else model.derived.head(model.head)
+    if score != "logit" and model.derived is not None and head == "softmax":
+        raise NotApplicable(f"it has no rule for the {score} of a group; write score=logit")
+
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
         logits = _logits(model, leaf, COMPAT[compat])
-        weights = F.pad(logit_multipliers(logits.detach(), goal, score, model.head), (0, 0, 0, 1))
+        weights = F.pad(logit_multipliers(logits.detach(), goal, score, head), (0, 0, 0, 1))
         return leaf * torch.autograd.grad(logits, leaf, weights)[0]
 
     return model.passes.attribute(x, target, attribute)

@@ -6,6 +6,7 @@ resizing to the image. Transforms that need the pixels of the image come after t
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from heatproof.baselines.base import no_reference as no_reference_for_baseline
 from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
-from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.errors import HeatproofError, NotApplicable, join_limited
 from heatproof.methods.base import PER_CALL
 from heatproof.methods.expression import Expression, baseline_of
 from heatproof.methods.map_checks import MapError, as_maps, check_map, finite
@@ -33,9 +34,11 @@ from heatproof.methods.saved_maps import is_map_file
 from heatproof.models.batch import LayerBatch, ModelBatch
 from heatproof.models.guards import assert_unchanged, restored_settings
 from heatproof.models.model import Model
+from heatproof.models.targets import Target, choose
 from heatproof.models.vit import is_vit
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng, sample_ids
+from heatproof.tensor.scores import no_score
 
 NETWORKS_KEPT = 8  # besides the one that is evaluated, with their gradients
 
@@ -317,6 +320,9 @@ def check_applicable(expression: Expression, model: Model, has_silhouettes: bool
         _check_positions(expression, model)
     if entry.applies and (reason := entry.applies(model.tail(expression.layer))):
         raise NotApplicable(f"{expression.label} does not apply: {reason}")
+    score = str(expression.arguments.get("score", "logit"))
+    if model.head == "regression" and score != "logit":
+        raise NotApplicable(f"{expression.label} does not apply: {no_score(score)}")
     if "silhouette" in entry.needs and not has_silhouettes:
         raise NotApplicable(
             f"{expression.label} needs data with silhouettes of the object, such as paperbirds"
@@ -355,7 +361,7 @@ def _check_positions(expression: Expression, model: Model) -> None:
 def explain(
     model: Model,
     images: Tensor,
-    targets: Tensor | Sequence[int] | int | None,
+    targets: Tensor | Sequence[int] | int | str | None,
     method: Any,
     *,
     ids: Sequence[str] | None = None,
@@ -369,7 +375,9 @@ def explain(
     Args:
         model: The model.
         images: Images in the model's input space (see ``model.normalize``), ``(B, C, H, W)``.
-        targets: Class indices, one for all or one per image; None explains the model's prediction.
+        targets: Class indices, one for all or one per image; or a target such as ``runner-up``,
+            ``class NAME`` or ``prediction - runner-up`` (see `Model.with_target`); None explains
+            the model's prediction.
         method: An expression such as ``ig(steps=20)@middle|abs``, a function, or an object of
             another library.
         ids: Sample ids, which key the noise; by default row numbers.
@@ -403,7 +411,7 @@ def explain(
     if x.ndim != 4 or not len(x) or x.shape[1:] != model.image_shape:
         raise HeatproofError(_wrong_shape(model, images))
     _warn_of_unnormalized(model, x)
-    target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
+    model, target = explained(model, x, targets)
     rng = Rng(seed, sample_ids(ids, len(x)), model.device)
     check_applicable(expression, model, silhouette is not None)
     explainer = Explainer(ModelBatch(model, x, target, [expression.layer]), rng, silhouette)
@@ -468,23 +476,60 @@ def _warn(expression: Expression, notes: MapNotes) -> None:
         )
 
 
+def explained(
+    model: Model, x: Tensor, targets: Tensor | Sequence[int] | int | str | None
+) -> tuple[Model, Tensor]:
+    """Find what is explained of images.
+
+    Args:
+        model: The model.
+        x: Images in its input space, ``(B, C, H, W)``.
+        targets: As for `explain`.
+
+    Returns:
+        The model, or a view of it with derived logits; and which logits are explained, ``(B,)``.
+
+    Raises:
+        HeatproofError: If the model or an image does not have the target.
+    """
+    if isinstance(targets, str):
+        try:
+            wanted = Target.parse(targets)
+        except HeatproofError as error:
+            if re.search(r"\s", targets):
+                raise
+            hint = f'a method is the fourth argument: method="{targets}"'
+            raise HeatproofError(f"{error} ({hint})") from None
+        wanted = wanted.of(model)
+    elif targets is None:
+        wanted = model.target or Target.parse("prediction")
+    else:
+        return model, _indices(targets, len(x), model)
+    if any(term.kind == "label" for term in wanted.terms):
+        raise HeatproofError(
+            f'target "{wanted.text}": explain has no labels; give the class indices of the images, '
+            "such as targets=[3, 5]"
+        )
+    chosen = choose(model, wanted, model.logits(x), None)
+    lacking = [f"image {row}: {reason}" for row, reason in enumerate(chosen.lacking) if reason]
+    if lacking:
+        raise HeatproofError(f'target "{wanted.text}": {join_limited(lacking)}')
+    return chosen.model, chosen.target
+
+
 def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) -> Tensor:  # (count,)
     """Check the targets, and repeat a single one."""
+    logits = model.n_classes + (len(model.derived.columns) if model.derived else 0)
     try:
         target = torch.as_tensor(targets, device=model.device).reshape(-1)
         target = target.expand(count) if len(target) == 1 else target
         whole = not target.is_floating_point() or bool((target == target.round()).all())
-        fits = (
-            whole and len(target) == count and target.min() >= 0 and target.max() < model.n_classes
-        )
+        fits = whole and len(target) == count and target.min() >= 0 and target.max() < logits
     except (TypeError, ValueError, RuntimeError):  # not numbers
         fits = False
     if not fits:
-        got = str(targets)
-        if isinstance(targets, str):
-            got = f'"{targets}" (a method is the fourth argument: method="{targets}")'
         raise HeatproofError(
-            f"targets must be {count} class indices from 0 to {model.n_classes - 1}; got {got}"
+            f"targets must be {count} class indices from 0 to {model.n_classes - 1}; got {targets}"
         )
     return target.long()
 

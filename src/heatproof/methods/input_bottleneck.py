@@ -38,6 +38,7 @@ from heatproof.methods.bottleneck import (
     note_unconverged,
     optimised,
     statistics,
+    why_no_probability,
 )
 from heatproof.methods.notes import MapNotes
 from heatproof.methods.optimisation_state import Checkpoint
@@ -77,6 +78,8 @@ def _prepare(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
 @reason_not_applicable
 def _not_applicable(model: Model) -> None:
     """Check that the features are large enough for the critic."""
+    if reason := why_no_probability(model):
+        raise NotApplicable(reason)
     shape = model.shape(LAYER)
     if len(shape) != 3 or min(shape[1:]) < LEAST_CRITIC_SIDE:
         raise NotApplicable(

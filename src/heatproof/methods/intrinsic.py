@@ -12,6 +12,7 @@ from heatproof.methods.base import method
 from heatproof.models.bagnet import BagNet
 from heatproof.models.batch import LayerBatch
 from heatproof.models.bcos import Encode, explaining, is_bcos
+from heatproof.models.heads import as_logits
 from heatproof.models.model import Model
 from heatproof.models.views import visible_cell
 from heatproof.tensor.noise import Rng
@@ -23,6 +24,8 @@ def _why_not_bagnet(model: Model) -> str:
             "it needs the patches of the whole image, and in this view all but one grid cell is "
             "cut off; ixg works on any view"
         )
+    if model.derived is not None and not model.derived.is_linear:
+        return "log-sum-exp is not linear in the logits of patches; explain the mean of classes"
     if isinstance(model.module, BagNet):
         return ""
     return f"{model.name} is not a BagNet, such as paperbirds/bagnet; ixg works on any model"
@@ -77,14 +80,17 @@ def stitched(model: Model, net: BagNet, x: Tensor, target: Tensor) -> Tensor:
         down = shift // step
         along = shift % step
         seen = features(model, windows[sample, :, down, along])
-        logits[sample, :, down, :, along] = patch_logits(net, seen, target[sample])
+        logits[sample, :, down, :, along] = patch_logits(model, net, seen, target[sample])
     return logits.reshape(len(x), rows * step, columns * step)[:, : x.shape[2], : x.shape[3]]
 
 
-def patch_logits(net: BagNet, features: Tensor, target: Tensor) -> Tensor:
+def patch_logits(model: Model, net: BagNet, features: Tensor, target: Tensor) -> Tensor:
     """Apply the head to every position: ``(B, C, h, w)`` features to ``(B, h, w)`` logits."""
-    weight = net.head.weight[target].detach()
-    bias = net.head.bias[target].detach()
+    both = torch.cat([net.head.weight.mT, net.head.bias[None]]).detach()  # (C + 1, outputs)
+    both = as_logits(both, model.head)
+    if model.derived is not None:
+        both = model.derived(both)
+    weight, bias = both[:-1, target].mT, both[-1, target]
     return torch.einsum("bchw,bc->bhw", features, weight) + bias[:, None, None]
 
 

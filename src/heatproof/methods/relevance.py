@@ -294,7 +294,15 @@ class Propagation:
         x, weight, bias = (
             call.argument(i, name) for i, name in enumerate(("input", "weight", "bias"))
         )
-        return self.apply(x, Affine(weight, _bias(weight, bias), None), call.value())
+        layer = Affine(weight, _bias(weight, bias), None)
+        if self.kind == "target" and self.last is not None and self.last[2] is x:
+            before, x, _ = self.last  # the weights of a class minus those of another
+            if before.options is None:
+                weight = layer.weight @ before.weight
+                layer = Affine(weight, layer.weight @ before.bias + layer.bias, None)
+            else:
+                x = call.args[0]
+        return self.apply(x, layer, call.value())
 
     def apply(self, x: Tensor, layer: Affine, z: Tensor) -> Tensor:
         """Record a layer with its rule."""

@@ -18,6 +18,7 @@ from torch.nn.functional import linear, one_hot
 from heatproof.errors import HeatproofError
 from heatproof.methods.base import method
 from heatproof.models.arithmetic import Product, Sum
+from heatproof.models.heads import as_logits
 from heatproof.models.hooks import ModuleCall, record_calls
 from heatproof.models.model import Model
 from heatproof.models.vit import Attention, Block, ClassToken, Tokens, is_vit
@@ -75,7 +76,13 @@ def rollout(
     return _enlarged(_patches(model, x, target, "forward", explain), x, resize)
 
 
-@attending("chefer", paper="Chefer et al. 2021", cost=(0, 1))
+def _why_not_linear(model: Model) -> str:
+    if model.derived is not None and not model.derived.is_linear:
+        return "it has no rule for log-sum-exp; explain the mean of classes"
+    return _why_not_plain_vit(model)
+
+
+@attending("chefer", paper="Chefer et al. 2021", cost=(0, 1), applies=_why_not_linear)
 def chefer(
     model: Model,
     x: Tensor,
@@ -210,7 +217,13 @@ def attention_evidence(model: Model, images: Tensor, target: Tensor, start: int)
         )
     with torch.no_grad():
         arriving = one_hot(target, logits.shape[1]).to(logits)
-        if model.head == "binary":
+        if model.derived is not None:  # a head with the weights of derived logits, too
+            head = nn.Linear(1, 1, bias=False)
+            weight = cast(nn.Linear, stages[-1]).weight
+            head.weight = nn.Parameter(model.derived(as_logits(weight.mT, model.head)).mT)
+            calls[head] = calls[stages[-1]]
+            stages[-1] = head
+        elif model.head == "binary":
             # The weights of class 0 are those of z with the other sign, which is the same as if
             # their input had it.
             last = stages[-1]

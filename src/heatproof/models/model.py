@@ -21,7 +21,7 @@ from heatproof.models.convert import as_canonical
 from heatproof.models.cutting import Body, layer_shapes, make_body, wrappers
 from heatproof.models.families import middle_of
 from heatproof.models.guards import eval_mode
-from heatproof.models.heads import TwoClasses, as_logits, find_head
+from heatproof.models.heads import OneOutput, as_logits, find_head
 from heatproof.models.layers import LayerTable
 from heatproof.models.network_blocks import grids_of, with_blocks
 from heatproof.models.outputs import advice, probabilities
@@ -34,6 +34,7 @@ from heatproof.models.processors import (
     is_pretrained,
     warn_of_defaults,
 )
+from heatproof.models.targets import Derived, Target
 from heatproof.models.tokens import Grid
 from heatproof.models.vit import is_vit
 from heatproof.models.wrapping import (
@@ -76,9 +77,10 @@ class Model:
             network of one channel has one number here.
         std: The standard deviation per channel; by default the processor's or ImageNet's.
         head: What the outputs are: ``softmax`` (logits of classes that exclude each other),
-            ``sigmoid`` (logits of labels that do not: multi-label) or ``binary`` (one output for
-            two classes). By default a single output is ``binary``, and several are ``softmax``;
-            `heatproof.models.heads` says what scores and predictions mean for each.
+            ``sigmoid`` (logits of labels that do not: multi-label), ``binary`` (one output for two
+            classes) or ``regression`` (one output that is a number). By default a single output is
+            ``binary``, and several are ``softmax``; `heatproof.models.heads` says what scores and
+            predictions mean for each.
         classes: Names in the order of the logits; an image folder's subfolders are matched by them.
             By default those of a transformers network, if it has any.
         aliases: Layers for the names ``middle``, ``final`` and ``cam``, where the defaults are not
@@ -168,8 +170,8 @@ class Model:
             kind = probabilities(module, example.contiguous(memory_format=self.layout), outputs)
             apart = one_at_a_time(self.name, module, example, batch_dependent)
         self.head = find_head(self.name, head, outputs)
-        if self.head == "binary":
-            self.body = TwoClasses(self.body)
+        if self.head in ("binary", "regression"):
+            self.body = OneOutput(self.body, self.head)
         self.output_advice = ""  # what to know about the outputs, if anything
         if kind:
             self.output_advice = advice(self.name, module, kind, outputs[0].numel())
@@ -200,6 +202,8 @@ class Model:
         self.fine_tuned_weights: dict[str, Path | None] = {}
         self.view = ""  # how a grid of images is seen, such as difull 2×2, cell 3
         self.ahead: Ahead | None = None  # what the evaluated cells of a grid share
+        self.target: Target | None = None  # what is explained; None: what each protocol says
+        self.derived: Derived | None = None  # logits that a view of a target has beside the classes
 
     def _run_one_at_a_time(self) -> None:
         self.batch_dependent = True
@@ -397,9 +401,34 @@ class Model:
         Raises:
             HeatproofError: If the network's outputs do not fit it.
         """
-        outputs = torch.empty(1, 1 if self.head == "binary" else self.n_classes)
+        has_one = self.head in ("binary", "regression")
+        outputs = torch.empty(1, 1 if has_one else self.n_classes)
         model = copy.copy(self)
         model.head = find_head(self.name, head, outputs)
+        model.n_classes = as_logits(outputs, model.head).shape[1]
+        if isinstance(self.body, OneOutput):
+            model.body = OneOutput(self.body.inner, model.head)
+        model.root = model
+        return model
+
+    def with_target(self, target: str) -> Model:
+        """Return the same network with what is explained of it, which is part of its name.
+
+        Args:
+            target: ``label``, ``prediction``, ``runner-up``, ``class NAME``, a group such as
+                ``classes dog*`` (the mean of its logits) or ``log-sum-exp of classes dog*``,
+                ``value`` of a regression head, or a difference of two such as
+                ``prediction - runner-up``.
+
+        Returns:
+            A model whose name ends in the target.
+
+        Raises:
+            HeatproofError: If the model has no such target.
+        """
+        model = copy.copy(self)
+        model.target = Target.parse(target).of(self)
+        model.name = f"{self.name} ({model.target.text})"
         model.root = model
         return model
 
@@ -415,7 +444,13 @@ class Model:
         Returns:
             A function from logits ``(B, K)`` and targets ``(B,)`` to scores ``(B,)``.
         """
+        if self.derived is not None:
+            return self.derived.score(score, self.head)
         return score_function(score, self.head)
+
+    def class_logits(self, logits: Tensor) -> Tensor:
+        """Return the logits of the classes alone, without those of a derived target."""
+        return logits if self.derived is None else logits[..., : self.n_classes]
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Compute the classes' probabilities from logits, ``(…, K)`` each."""
@@ -527,7 +562,8 @@ class Model:
             # Only what differs from the default is added, so that fingerprints stay the same.
             head = "" if self.head == "softmax" else f" head {self.head}"
             one_at_a_time = " batch_dependent" if self.batch_dependent else ""
-            yield repr(settings) + self.view + head + one_at_a_time
+            target = "" if self.target is None else f" target {self.target}"
+            yield repr(settings) + self.view + head + one_at_a_time + target
             if self.output is not None:
                 yield repr(self.output)
             if code := scripted_code(self.module):
@@ -544,9 +580,9 @@ class Model:
         return content_hash(chunks())
 
 
-def head_of(model: object) -> HeadName:
-    """Return the head of a model; softmax for any other function from images to logits."""
-    return model.head if isinstance(model, Model) else "softmax"
+def model_score(model: object, score: str | Score) -> Score:
+    """Return a score of a model by name; that of a softmax for any function to logits."""
+    return model.score_function(score) if isinstance(model, Model) else score_function(score)
 
 
 def _check_module(module: object, layers: object) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from heatproof.models import backends
 from heatproof.models.guards import eval_mode, own_precision
+from heatproof.models.targets import WithDerived
 from heatproof.tensor.batching import chunks, pad, rows
 from heatproof.tensor.scores import Score
 
@@ -137,7 +138,9 @@ class Passes:
         """Compute logits and embeddings by the backend, always with ``batch_size`` rows."""
         model = self.model
         embedding_layer = model.layer_table.embedding
-        whole = backends.Whole(model.name, model.module, model.body, embedding_layer)
+        derived = model.derived
+        body = model.body if derived is None else cast(WithDerived, model.body).inner
+        whole = backends.Whole(model.name, model.module, body, embedding_layer)
 
         def forward(part: Tensor) -> tuple[Tensor, Tensor]:
             layout = model.layout if model.backend in backends.LOWER else torch.channels_last
@@ -149,7 +152,7 @@ class Passes:
 
         with own_precision():
             logits, embedding = self._in_batches(x, forward)
-        return logits, embedding
+        return (logits if derived is None else derived(logits)), embedding
 
     def _in_batches(
         self, x: Tensor, run: Callable[[Tensor], tuple[Tensor, ...]]

@@ -178,8 +178,8 @@ def load_model(
             ``tf32``, ``bfloat16`` or ``float16``, which has to agree as a backend has.
         approximate: Whether a lower precision need not agree. What it changes is then measured on
             images of a run, and stated with its results.
-        head: What the outputs are: ``softmax``, ``sigmoid`` or ``binary``; see `Model`. By default
-            as the model says, or as the number of outputs shows.
+        head: What the outputs are: ``softmax``, ``sigmoid``, ``binary`` or ``regression``; see
+            `Model`. By default as the model says, or as the number of outputs shows.
         batch_dependent: Whether a network whose result for an image depends on the others of the
             batch is run one image at a time instead of refused.
 

@@ -22,6 +22,7 @@ from heatproof.methods.adapters import Adapted
 from heatproof.methods.explain import check_applicable
 from heatproof.models.backends import AUTO, EAGER
 from heatproof.models.model import Model
+from heatproof.models.targets import check_labels, example_view
 from heatproof.plan.question import Question
 from heatproof.plan.tasks import KEY_DIGITS, NO_KEY, Plan, Records, Task
 from heatproof.protocols import Protocol, View, ViewKey
@@ -165,6 +166,7 @@ def _eager(task: Task, batch_size: int, weights: str) -> Model:
 def _refusal(protocol: Protocol, model: Model) -> str:
     """Return why a protocol is not defined for a model; empty if it is."""
     try:
+        protocol.check_target(model)
         protocol.check(model)
     except NotApplicable as error:
         return str(error)
@@ -364,7 +366,10 @@ def _check_data(data: Data, model: Model) -> None:
             f'{data.name} has two samples with the id "{_repeated(data.ids)}"; every sample '
             "needs its own"
         )
+    check_labels(model, data.name, data.labels)
     labels = {label for label in data.labels if label is not None}
+    if model.head == "regression":
+        return
     outside = {label for label in labels if not 0 <= label < model.n_classes}
     if outside:
         raise HeatproofError(
@@ -376,7 +381,7 @@ def _check_data(data: Data, model: Model) -> None:
 def method_refusal(expression: Expression, model: Model, has_silhouettes: bool) -> str:
     """Return why a method is not defined for a model; empty if it is."""
     try:
-        check_applicable(expression, model, has_silhouettes)
+        check_applicable(expression, example_view(model), has_silhouettes)
     except NotApplicable as error:
         return str(error)
     return ""

@@ -71,7 +71,9 @@ def open_model(
         model.name += f" evaluated on {entry.evaluated_on}"
     model.name = entry.alias or model.name
     model.backend = spec.backend
-    return model.with_precision(spec.precision or SINGLE, bool(spec.approximate))
+    model = model.with_precision(spec.precision or SINGLE, bool(spec.approximate))
+    target = entry.target or spec.target
+    return model if target is None else model.with_target(target)
 
 
 def pending_training(spec: Spec) -> list[str]:

@@ -22,6 +22,7 @@ from heatproof.methods import Expression, parse_methods
 from heatproof.models.backends import SINGLE, BackendName, PrecisionName, at_precision
 from heatproof.models.nets import SHIPPED, net_named
 from heatproof.models.paper_networks import fine_tuned_url
+from heatproof.models.targets import Target
 from heatproof.models.zoo import DOWNLOADED_WEIGHTS, find_loader
 from heatproof.plan.changes import Changes, find_weights
 from heatproof.plan.question import Question
@@ -45,7 +46,7 @@ RETRAINING_KEYS = (  # how a model is trained that has trained_on
     "clip",
     "optimizer",
 )
-EXPANDED_KEYS = ("trained_on", "seed")  # of a model: a list stands for one model each
+EXPANDED_KEYS = ("trained_on", "seed", "target")  # of a model: a list stands for one model each
 MAX_ENTRIES = 2000  # models, methods or protocols, one per combination of settings
 MAX_PATH_CHARACTERS = 1000  # characters of a name, which may be that of a file
 MAX_NAME_CHARACTERS = 200  # characters of another name
@@ -94,7 +95,8 @@ class ModelSpec(_Strict):
     )
     head: HeadName | None = Field(
         default=None,
-        description="what the outputs are: softmax, sigmoid (multi-label) or binary (one output); "
+        description="what the outputs are: softmax, sigmoid (multi-label), binary (one output) or "
+        "regression (one number); "
         "by default one output is binary and several are softmax",
     )
     batch_dependent: bool | None = Field(
@@ -146,6 +148,12 @@ class ModelSpec(_Strict):
         min_length=1,
         description="methods of this model, in place of those of the spec: [bcos, random]",
     )
+    target: str | None = Field(
+        default=None,
+        max_length=MAX_NAME_CHARACTERS,
+        description="what is explained of this model, in place of the target of the spec; a list "
+        "stands for one model each",
+    )
     alias: str | None = Field(
         default=None,
         alias="as",
@@ -171,6 +179,11 @@ class ModelSpec(_Strict):
         except HeatproofError as error:
             raise ValueError(str(error)) from None
         return value
+
+    @field_validator("target")
+    @classmethod
+    def _is_target(cls, value: str | None) -> str | None:
+        return _checked_target(value)
 
     @field_validator("name", "train", "alias")
     @classmethod
@@ -285,6 +298,12 @@ class Spec(_Strict):
     )
     methods: tuple[str, ...] = Field(min_length=1)
     protocols: tuple[str | dict[str, Any], ...] = Field(min_length=1)
+    target: str | None = Field(
+        default=None,
+        max_length=MAX_NAME_CHARACTERS,
+        description="what is explained: label, prediction, runner-up, class NAME, classes PATTERN, "
+        "value, or a difference such as prediction - runner-up; by default what each protocol says",
+    )
     batch_size: int = Field(default=64, ge=1, description="images in one pass")
     backend: BackendName = Field(
         default="auto",
@@ -321,6 +340,11 @@ class Spec(_Strict):
             expanded += _expand_model({"name": entry} if isinstance(entry, str) else entry)
             _check_number("models", len(expanded))
         return expanded
+
+    @field_validator("target")
+    @classmethod
+    def _is_target(cls, value: str | None) -> str | None:
+        return _checked_target(value)
 
     @field_validator("methods", mode="after")
     @classmethod
@@ -376,6 +400,13 @@ class Spec(_Strict):
     def as_dict(self) -> dict[str, Any]:
         """Return the spec as it would be written in YAML."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _checked_target(text: str | None) -> str | None:
+    """Return a target as it is; raises ValueError with one line if it cannot be read."""
+    if text is not None:
+        Target.parse(text)
+    return text
 
 
 def _expand_model(entry: Any) -> list[Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from heatproof.models.model import Model
+from heatproof.models.targets import Explains
 from heatproof.protocols.base import EvalBatch, Kind, Protocol, Scores, Shared, protocol
 from heatproof.tensor.localization import mass_fraction
 
@@ -19,6 +20,7 @@ from heatproof.tensor.localization import mass_fraction
 class AttributionMass(Protocol):
     id: ClassVar[str] = "attr-mass"
     kind: ClassVar[Kind] = "localization"
+    explains: ClassVar[Explains] = "object"
     summary: ClassVar[str] = (
         "the fraction of the map's absolute values on the pixels that determine the class, "
         "or on the object"

@@ -18,10 +18,12 @@ from torch import Tensor
 from heatproof.baselines import Baseline
 from heatproof.baselines.base import PreparedBaselines, no_reference
 from heatproof.data.base import Data, PartViews
-from heatproof.errors import HeatproofError, format_invalid
+from heatproof.errors import HeatproofError, NotApplicable, format_invalid
 from heatproof.models.model import Model
+from heatproof.models.targets import Explains, refuse_target
 from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng
+from heatproof.tensor.scores import no_score
 from heatproof.text import show
 from heatproof.userfile import source_hash
 
@@ -186,6 +188,9 @@ class Protocol(BaseModel):
     # the expected score of a random map; None: it depends on the model
     random_score: ClassVar[float | None] = None
     target: ClassVar[Literal["label", "prediction"]] = "label"
+    # The targets that it is defined for, if a model has one: ``any``, the ``class`` of one logit,
+    # the class of the ``object`` in the image (label or prediction), or the ``label`` alone.
+    explains: ClassVar[Explains] = "any"
     citation: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset()  # of the data: `parts`, `silhouette`
     constant_maps: ClassVar[bool] = False  # whether constant maps have a score, too
@@ -239,6 +244,22 @@ class Protocol(BaseModel):
         if baseline.entry.prepare is None:
             image = torch.zeros((1, *model.image_shape), device=model.device, dtype=model.dtype)
             baseline.fill(image, model, Rng(0, [""], model.device))
+
+    def check_target(self, model: Model) -> None:
+        """Check that the protocol is defined for what is explained of a model.
+
+        Raises:
+            NotApplicable: If it is not.
+        """
+        refuse_target(self.id, self.explains, model)
+        score = getattr(self, "score", "logit")
+        if model.head == "regression" and score != "logit":
+            raise NotApplicable(f"{self.id} does not apply: {no_score(score)}")
+        if model.head == "regression" and getattr(self, "ood", False):
+            raise NotApplicable(
+                f"{self.id} with ood does not apply: a regression head has no probabilities, whose "
+                "information could be measured"
+            )
 
     def shared_passes(self) -> Mapping[Hashable, int]:
         """Return forward passes per image that all methods share, besides the clean one.

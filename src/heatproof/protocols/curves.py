@@ -112,7 +112,8 @@ class _AreaUnderCurve(_ExplainsPrediction):
             for name, normalize in NORMALIZES_EMBEDDINGS.items()
         }
         measures = information_measures(model.head)
-        information = {name: measure(outputs.logits) for name, measure in measures.items()}
+        logits = model.class_logits(outputs.logits)
+        information = {name: measure(logits) for name, measure in measures.items()}
         return distances | information
 
     def deletion_steps(self) -> RemovalSteps:

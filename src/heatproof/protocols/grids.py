@@ -19,6 +19,7 @@ from heatproof.data.grids import Grids, make_grids
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models import views
 from heatproof.models.model import Model
+from heatproof.models.targets import Explains
 from heatproof.models.variants import Ahead, Place
 from heatproof.protocols.base import (
     EvalBatch,
@@ -39,6 +40,7 @@ class Localization(Protocol):
     """Base class of the three settings. A sample is a grid and one of its cells, the target's."""
 
     kind: ClassVar[Kind] = "localization"
+    explains: ClassVar[Explains] = "label"
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     random_score: ClassVar[float] = 0.25

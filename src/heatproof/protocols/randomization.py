@@ -16,6 +16,7 @@ from torch import Tensor
 
 from heatproof.models.model import Model
 from heatproof.models.random_weights import Mode, Order, layers_with_parameters, random_networks
+from heatproof.models.targets import Explains
 from heatproof.protocols.base import EvalBatch, Kind, Protocol, Scores, Shared, protocol
 from heatproof.protocols.removal import cached
 from heatproof.tensor.descriptors import level_entropy
@@ -180,6 +181,7 @@ class EfficientRandomization(RandomNetworks):
 class RandomLogit(Protocol):
     id: ClassVar[str] = "random-logit"
     kind: ClassVar[Kind] = "sanity"
+    explains: ClassVar[Explains] = "class"
     summary: ClassVar[str] = "similarity of the map with that of another class"
     higher_is_better: ClassVar[bool] = False
     range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.models.model import Model
+from heatproof.models.targets import Explains
 from heatproof.protocols.base import EvalBatch, Kind, Protocol, Scores, Shared, protocol
 from heatproof.tensor.localization import mass_fraction
 
@@ -48,6 +49,7 @@ class OnObject(Protocol):
     """Base class of protocols that ask how much of a map lies on the object."""
 
     kind: ClassVar[Kind] = "localization"
+    explains: ClassVar[Explains] = "object"
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
     random_score: ClassVar[float | None] = None  # the fraction of the pixels of the object

@@ -17,7 +17,7 @@ from torch import Tensor
 from heatproof.baselines import Baseline, BaselineName
 from heatproof.baselines.base import Remove
 from heatproof.errors import HeatproofError
-from heatproof.models.model import Model, head_of
+from heatproof.models.model import Model, model_score
 from heatproof.protocols.base import (
     SAMPLES_WITH_PICTURES,
     EvalBatch,
@@ -30,7 +30,7 @@ from heatproof.protocols.known_outputs import KnownOutputs, removed_pixels
 from heatproof.tensor.batching import rows
 from heatproof.tensor.curves import ranks_of, removal_order, tie_order
 from heatproof.tensor.noise import Rng, sample_ids
-from heatproof.tensor.scores import Score, score_function
+from heatproof.tensor.scores import Score
 
 Side = Literal["most", "least"]  # which pixels are removed first
 Steps = Annotated[int, Field(ge=1)]
@@ -171,7 +171,7 @@ def removal_curve(
     forward, size, remove = _network(model, x, baseline, ids, seed, batch_size, prepared)
     bounds = RemovalSteps(baseline, order, tuple(fractions)).bounds(ranks[0].numel())
     outputs = outputs_without(forward, remove, ranks, bounds, order, size)
-    return _scores(score_function(score, head_of(model)), outputs.logits, target)
+    return _scores(model_score(model, score), outputs.logits, target)
 
 
 def updated_curve(
@@ -219,7 +219,7 @@ def updated_curve(
     """
     ids = sample_ids(ids, len(x))
     forward, size, remove = _network(model, x, baseline, ids, seed, batch_size, prepared)
-    score_of = score_function(score, head_of(model))
+    score_of = model_score(model, score)
     samples = torch.arange(len(x), device=x.device)
     pixels = x[0, 0].numel()
     ties = tie_order(ids, seed, pixels, x.device)
@@ -376,7 +376,7 @@ class PixelRemoval(Protocol):
     def scores(
         self, model: Model, logits: Tensor, target: Tensor
     ) -> Tensor:  # (B, S, K), (B,) -> (B, S)
-        return _scores(score_function(self.score, head_of(model)), logits, target)
+        return _scores(model_score(model, self.score), logits, target)
 
 
 class Curve(PixelRemoval):
@@ -409,7 +409,7 @@ class Curve(PixelRemoval):
             return {}
         end = self.end(model, batch)
         return {
-            "end": end.logits[:, 0],
+            "end": model.class_logits(end.logits[:, 0]),
             "norm": end.embedding[:, 0].norm(dim=1),
             "picture": self._pictures(model, batch),
         }

@@ -57,9 +57,10 @@ class Sensitivity(Protocol):
 
     def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
         """Return ``kept``: whether each copy has the same prediction as its image, ``(B, N)``."""
-        clean = batch.clean.argmax(1)
+        clean = model.class_logits(batch.clean).argmax(1)
         kept = [
-            model.logits(batch.x + self._noise(model, batch, i)).argmax(1) == clean
+            model.class_logits(model.logits(batch.x + self._noise(model, batch, i))).argmax(1)
+            == clean
             for i in range(self.copies)
         ]
         return {"kept": torch.stack(kept, 1).float()}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heatproof.baselines import Baseline, BaselineName
 from heatproof.data.base import Data
-from heatproof.models.model import Model, head_of
+from heatproof.models.model import Model, model_score
 from heatproof.models.zoo import check_fine_tuned, load_fine_tuned
 from heatproof.protocols.base import (
     EvalBatch,
@@ -32,7 +32,7 @@ from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.noise import Rng, sample_ids
 from heatproof.tensor.patches import grid_side, patch_masks, patch_sums, square_root
 from heatproof.tensor.rank import spearman
-from heatproof.tensor.scores import Score, ScoreName, score_function
+from heatproof.tensor.scores import Score, ScoreName
 
 
 def patch_drops(
@@ -73,7 +73,7 @@ def patch_drops(
     Raises:
         HeatproofError: If ``patches`` is not a square number that divides the image.
     """
-    score_of = score_function(score, head_of(model))
+    score_of = model_score(model, score)
     (left,) = scores_without_patches(
         model, x, target, (score_of,), patches, baseline, ids, seed, batch_size, prepared=prepared
     )
@@ -179,10 +179,11 @@ class SingleDeletion(Protocol):
 
         Returns:
             ``drops`` of the score, ``correct`` (whether the target is still predicted) and
-            ``log_prob`` of the target, ``(B, P)`` each.
+            ``log_prob`` of the target, ``(B, P)`` each; nan where the network has no classes.
         """
-        scores = [model.score_function(name) for name in (self.score, "correct", "logprob")]
-        left, correct, log_prob = scores_without_patches(
+        names = [self.score, *([] if model.head == "regression" else ["correct", "logprob"])]
+        scores = [model.score_function(name) for name in names]
+        left, *others = scores_without_patches(
             model,
             batch.x,
             batch.target,
@@ -193,6 +194,7 @@ class SingleDeletion(Protocol):
             batch.rng.seed,
             prepared=Baseline.parse(self.baseline).prepared_by(batch.prepared_baseline),
         )
+        correct, log_prob = others or [torch.full_like(left, torch.nan)] * 2
         return {
             "drops": scores[0](batch.clean, batch.target)[:, None] - left,
             "correct": correct,

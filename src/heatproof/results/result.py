@@ -55,8 +55,10 @@ class Result(RunStatistics):
             * ``setting``: its settings except the baseline, such as ``patches=16, score=logit``.
             * ``baseline``: its baseline; empty if it has none.
             * ``sample``: the sample's id.
-            * ``target``: the index of the class that is explained; empty for skipped samples.
-            * ``target_is``: ``label``, or ``prediction`` where that is what was explained.
+            * ``target``: the index of the class that is explained, or of the first of several;
+              empty for skipped samples.
+            * ``target_is``: ``label``, or ``prediction`` where that is what was explained; or the
+              target that the model was given.
             * ``value``: the score; nan unless the status is ``ok``.
             * ``status``: ``ok``; ``undefined``, if there is a map but it has no score; ``failed``,
               if the method or the protocol raised an error or the map is not finite; ``missing``,

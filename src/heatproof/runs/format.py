@@ -708,6 +708,7 @@ class ModelFacts(Content):
     class_names: list[str] | None
     layers: dict[str, str]  # of the aliases middle, final, cam
     all_layers: list[str]
+    target: str = ""  # what is explained; empty: what each protocol says
     output_advice: str = ""  # what to do about outputs that are not logits
     mean: list[Finite] = []  # of images in [0, 1], by channel; empty if it is not on record
     std: list[Finite] = []

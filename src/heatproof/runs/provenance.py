@@ -121,6 +121,7 @@ def _model_facts(subject: ModelView, model: Model, layer_shape: LayerShape) -> M
         class_names=list(model.classes) if model.classes else None,
         layers=dict(model.landmarks),
         all_layers=list(model.all_layers),
+        target=model.target.text if model.target else "",
         output_advice=model.output_advice,
         mean=model.mean.flatten().tolist(),
         std=model.std.flatten().tolist(),

@@ -415,6 +415,8 @@ class Run:
         if index is None:
             return "no label"
         facts = self.facts(model)
+        if facts and facts.head == "regression":
+            return "value"
         names = facts.class_names if facts else None
         return names[index] if names and index < len(names) else f"class {index}"
 
@@ -423,6 +425,8 @@ def _correct(
     logits: Tensor, labels: Sequence[int | None], head: HeadName
 ) -> list[bool | None]:  # (N, K), (N,)
     """Return whether each label is predicted; None where there is none."""
+    if head == "regression":
+        return [None] * len(labels)
     targets = torch.tensor([0 if label is None else label for label in labels])
     found = is_correct(logits, targets, head).tolist()
     return [

@@ -22,12 +22,16 @@ class Block:
         explainer: Computes the maps of the samples.
         labelled: Which samples have a label.
         rows: The position of the samples in the batch.
+        classes: The explained class of each sample, or the first of several.
+        lacking: Why a sample does not have the model's target; empty if it does.
     """
 
     batch: EvalBatch
     explainer: Explainer
     labelled: list[bool]
     rows: slice
+    classes: list[int]
+    lacking: list[str]
     _parts: dict[tuple[int, int], Block] = field(default_factory=dict)
 
     @property
@@ -37,7 +41,7 @@ class Block:
 
     @property
     def targets(self) -> list[int]:
-        """The explained classes."""
+        """The explained logits."""
         return self.batch.target.tolist()
 
     def __len__(self) -> int:
@@ -64,5 +68,12 @@ class Block:
                 map_cache={},
             )
             explainer = self.explainer.part(rows)
-            self._parts[bounds] = Block(batch, explainer, self.labelled[rows], rows)
+            self._parts[bounds] = Block(
+                batch,
+                explainer,
+                self.labelled[rows],
+                rows,
+                self.classes[rows],
+                self.lacking[rows],
+            )
         return self._parts[bounds]

@@ -8,6 +8,7 @@ once. A run gives steps that compute slow ones in blocks of samples, time them a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from heatproof.methods.notes import MapNotes
 from heatproof.methods.optimisation_state import Checkpoint
 from heatproof.models.batch import ModelBatch
 from heatproof.models.model import Model
+from heatproof.models.targets import Chosen, choose
 from heatproof.protocols import EvalBatch, Protocol, ViewKey
 from heatproof.protocols.base import Shared
 from heatproof.scoring.block import Block
@@ -151,8 +153,9 @@ def compute_steps(
     clean = steps.clean(partial(clean_pass, model, batch.x)).logits
     rng = Rng(seed, batch.ids, model.device)
     labelled = [label is not None for label in batch.labels]
-    for targets, same in _by_target(evaluations, batch, clean).items():
-        target = torch.tensor(targets, device=clean.device)
+    for chosen, same in _by_target(model, evaluations, batch, clean):
+        target = chosen.target
+        seen = chosen.model
         applicable = [e for e in same if not e.not_applicable]
         gradients = {e.expression.layer for e in applicable if e.expression.shares_gradient}
         layers_of: dict[str, list[str]] = {}
@@ -164,7 +167,7 @@ def compute_steps(
                 batch.ids,
                 batch.x,
                 target,
-                clean,
+                clean if seen.derived is None else seen.derived(clean),
                 rng,
                 batch.parts,
                 batch.silhouette,
@@ -172,7 +175,7 @@ def compute_steps(
                 prepared_baseline=prepared.for_baseline,
             ),
             Explainer(
-                ModelBatch(model, batch.x, target, sorted(gradients), layers_of),
+                ModelBatch(seen, batch.x, target, sorted(gradients), layers_of),
                 rng,
                 batch.silhouette,
                 prepared.for_method,
@@ -180,12 +183,14 @@ def compute_steps(
             ),
             labelled,
             slice(0, len(batch.ids)),
+            chosen.classes,
+            chosen.lacking,
         )
         for evaluation in same:
             if evaluation.not_applicable:
                 messages = [evaluation.not_applicable] * len(block)
                 steps.add_outcomes(evaluation, block, Outcomes.without_scores("n/a", messages))
-        scorer = _BlockScorer(model, block, steps, prepared)
+        scorer = _BlockScorer(seen, block, steps, prepared)
         protocols = {e.protocol.canonical: e.protocol for e in applicable}
         by_map: dict[str, list[Evaluation]] = {}
         for evaluation in applicable:
@@ -208,12 +213,15 @@ def clean_pass(model: Model, x: Tensor) -> CleanPass:
 
 
 def _by_target(
-    evaluations: Sequence[Evaluation], batch: Batch, clean: Tensor
-) -> dict[tuple[int, ...], list[Evaluation]]:
-    """Group evaluations by the classes they explain, since those with the same ones share maps.
+    model: Model, evaluations: Sequence[Evaluation], batch: Batch, clean: Tensor
+) -> list[tuple[Chosen, list[Evaluation]]]:
+    """Group evaluations by what they explain, since those with the same classes share maps.
 
-    These are the labels, where there are any, or the model's predictions.
+    That is the model's target if it has one. Else it is what the protocol says: the labels, where
+    there are any, or the model's predictions.
     """
+    if model.target is not None:
+        return [(choose(model, model.target, clean, batch.labels), list(evaluations))]
     predicted = clean.argmax(1).tolist()
     labels = [
         prediction if label is None else label
@@ -223,7 +231,30 @@ def _by_target(
     for evaluation in evaluations:
         explains_labels = evaluation.protocol.target_policy == "label"
         groups.setdefault(tuple(labels if explains_labels else predicted), []).append(evaluation)
-    return groups
+    nothing = [""] * len(labels)
+    return [
+        (Chosen(model, torch.tensor(of, device=clean.device), list(of), nothing), same)
+        for of, same in groups.items()
+    ]
+
+
+def _without(outcomes: Outcomes, lacking: Sequence[str]) -> Outcomes:
+    """Take away the scores of images that do not have the target."""
+    rows = [row for row, reason in enumerate(lacking) if reason]
+    if not rows:
+        return outcomes
+    curves = {name: curve.clone() for name, curve in outcomes.curves.items()}
+    for curve in curves.values():
+        curve[rows] = torch.nan
+    return replace(
+        outcomes,
+        statuses=[
+            "undefined" if lack else s for s, lack in zip(outcomes.statuses, lacking, strict=True)
+        ],
+        messages=[lack or m for m, lack in zip(outcomes.messages, lacking, strict=True)],
+        values=[math.nan if lack else v for v, lack in zip(outcomes.values, lacking, strict=True)],
+        curves=curves,
+    )
 
 
 class _BlockScorer:
@@ -312,7 +343,7 @@ class _BlockScorer:
             scores = evaluation.protocol.score_maps(self._model, batch, shared, maps[rows])
         if caught:
             return Outcomes.without_scores("failed", [caught[0].message] * len(block))
-        return checked.outcomes(evaluation, scores, rows, batch.clean)
+        return _without(checked.outcomes(evaluation, scores, rows, batch.clean), block.lacking)
 
     def _fail(self, evaluations: Sequence[Evaluation], failure: Failure) -> None:
         outcomes = Outcomes.without_scores("failed", [failure.message] * len(self._block))

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from heatproof.errors import unknown
+from heatproof.errors import NotApplicable, unknown
 
 Score = Callable[[Tensor, Tensor], Tensor]  # logits (B, K), target (B,) -> (B,)
 ScoreName = Literal["logit", "softmax", "logprob"]  # those that can be explained
-HeadName = Literal["softmax", "sigmoid", "binary"]
+HeadName = Literal["softmax", "sigmoid", "binary", "regression"]
 HEADS: tuple[HeadName, ...] = get_args(HeadName)
 
 
@@ -41,7 +41,16 @@ BY_HEAD: Mapping[HeadName, Mapping[str, Score]] = {
     "binary": _SIGMOIDS,
     "sigmoid": _SIGMOIDS
     | {"correct": lambda logits, target: (_pick(logits, target) > 0).to(logits.dtype)},
+    "regression": {"logit": _pick},
 }
+
+
+def no_score(score: str) -> str:
+    """Return why a regression head does not have a score."""
+    return (
+        f"a regression head is one number without classes or probabilities, so it has no {score}; "
+        "write score=logit, which is that number"
+    )
 
 
 def score_function(score: str | Score, head: HeadName = "softmax") -> Score:
@@ -59,11 +68,18 @@ def score_function(score: str | Score, head: HeadName = "softmax") -> Score:
         return score
     if score not in SCORES:
         raise unknown("score", score, SCORES)
+    if score not in BY_HEAD[head]:
+        raise NotApplicable(no_score(score))
     return BY_HEAD[head][score]
 
 
 def class_probabilities(logits: Tensor, head: HeadName = "softmax") -> Tensor:  # (…, K) -> same
-    """Compute the probability of each class: a softmax, or a sigmoid of each logit."""
+    """Compute the probability of each class: a softmax, or a sigmoid of each logit.
+
+    A regression head has no probabilities, which are nan.
+    """
+    if head == "regression":
+        return torch.full_like(logits, torch.nan)
     return logits.softmax(-1) if head == "softmax" else logits.sigmoid()
 
 
@@ -78,4 +94,4 @@ def is_correct(logits: Tensor, labels: Tensor, head: HeadName = "softmax") -> Te
         labels: Class indices ``(B,)``.
         head: The head of the model.
     """
-    return BY_HEAD[head]["correct"](logits, labels).bool()
+    return score_function("correct", head)(logits, labels).bool()

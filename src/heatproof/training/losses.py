@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
-from heatproof.errors import unknown
+from heatproof.errors import HeatproofError, unknown
 from heatproof.models.model import Model
 
 
@@ -52,8 +52,13 @@ def loss_name(model: Model) -> str:
         model: The model to fine-tune.
 
     Raises:
-        HeatproofError: If the network names a loss that does not exist.
+        HeatproofError: If the network names a loss that does not exist, or has no classes.
     """
+    if model.head == "regression":
+        raise HeatproofError(
+            f"{model.name} has a regression head, which is not fine-tuned here: there are losses "
+            "for classes alone"
+        )
     named = (getattr(module, "loss", None) for module in model.module.modules())
     usual = "cross_entropy" if model.head == "softmax" else "binary_cross_entropy"
     name = next((loss for loss in named if isinstance(loss, str)), usual)

@@ -460,6 +460,8 @@ def _strip(
         )
     probabilities = class_probabilities(logits.double(), kept.head)
     values, classes = probabilities.topk(min(TOP, len(logits)))
+    if kept.head == "regression":
+        values, classes = values[:0], classes[:0]
     distances: list[float | None] = []
     for name in curves.distances:
         at_end = curves.others[name][kept.ids.index(sample), -1]

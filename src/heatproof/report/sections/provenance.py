@@ -150,8 +150,11 @@ def _protocol_calls(run: RunStatistics) -> list[str]:
 def _protocols(run: RunStatistics) -> list[Protocol]:
     """Return one entry per protocol, with its settings."""
     protocols: dict[str, Protocol] = {}
+    given = {m.model: m.target for m in run.provenance.models if m.target}
+    of_models = [f"Of {m}, {target} is explained and evaluated." for m, target in given.items()]
     for facts in run.protocols.values():
-        target = TARGETS.get(facts.target, facts.target)
+        texts = [TARGETS.get(facts.target, facts.target)] if set(run.models) - set(given) else []
+        target = " ".join([*texts, *of_models])
         protocol = protocols.setdefault(facts.id, Protocol(facts, target, []))
         protocol.settings.append(facts.canonical)
     return list(protocols.values())
