@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heatproof.analysis import wording
-from heatproof.analysis.published import Comparison, all_comparisons
+from heatproof.analysis.published import all_comparisons
+from heatproof.analysis.published_lines import Comparison
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.sections.base import section
 from heatproof.report.site import Site
