@@ -596,3 +596,8 @@ def test_the_simulation_writes_figures_and_their_numbers(tmp_path):
     assert rows["mean"].to_numpy() == pytest.approx(values.mean(0), nan_ok=True)
     assert rows["variance"].to_numpy() == pytest.approx(values.var(0), nan_ok=True)
     assert len(list(tmp_path.glob("known-truth-*.svg"))) == 4
+
+
+def test_several_values_after_one_option_are_told_how_to_be_given():
+    said = call("run", "quickstart", "--methods", "ixg", "ig", code=2)
+    assert "repeat it for more: --methods A --methods B" in " ".join(said.split())

@@ -61,6 +61,22 @@ def _exit_with_error(message: str) -> NoReturn:
 class Command(click.Command):
     """A command whose help keeps the line breaks of its docstring."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = [
+            name
+            for option in self.params
+            if isinstance(option, click.Option) and option.multiple
+            for name in option.opts
+            if name in args
+        ]
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if given and "extra argument" in error.message:
+                repeated = f"{given[0]} A {given[0]} B"
+                error.message += f". An option takes one value; repeat it for more: {repeated}"
+            raise
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write("\n")
         for line in inspect.cleandoc(self.help or "").splitlines():
