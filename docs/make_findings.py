@@ -194,6 +194,23 @@ def settling(runs: Sequence[RealRun]) -> Iterator[str]:
         )
 
 
+def beside_print(runs: Sequence[RealRun], paper: str) -> Iterator[str]:
+    """Say how far the numbers of a run are from those of a paper's table."""
+    for run in runs:
+        for found in run.facts.get("beside_print", ()):
+            if not found["table"].startswith(f"{paper}/"):
+                continue
+            value, low, high = (f"{end:.2f}".replace("-", "−") for end in found["correlation"])
+            verdicts = ", ".join(f"{word} {count}" for word, count in found["verdicts"].items())
+            yield (
+                f"\n{run.name} beside `published:{found['table']}`, as `{found['network']}` "
+                f"(said, not checked): rank correlation with the published numbers {value} "
+                f"({low} to {high}) over {found['over']} methods, n = {found['n']}; "
+                f"{found['missing']} published numbers are not in the run. Single numbers: "
+                f"{verdicts}.\n"
+            )
+
+
 def signed(found: Estimate) -> str:
     """Write a difference with its interval."""
     value, low, high = (f"{end:+.3f}".replace("-", "−") for end in found)
@@ -234,6 +251,7 @@ def page(runs: Sequence[RealRun]) -> str:
                 ]
         if paper == "hesse2024":
             parts += settling(runs)
+        parts += beside_print(runs, paper)
     return "".join(parts)
 
 

@@ -23,6 +23,7 @@ import yaml
 
 import heatproof as hp
 from heatproof.analysis import wording
+from heatproof.analysis.published import all_comparisons
 from heatproof.report.sections.models import accuracy
 
 ROOT = Path(__file__).parents[1]
@@ -214,6 +215,7 @@ def provenance(run: hp.Result) -> dict[str, Any]:
         "passes": dict(passes),
         "verdicts": list(_verdicts(run)),
         "caveats": run.caveats,
+        "beside_print": list(_beside_print(run)),
         "rows": hashlib.sha256(rows.to_csv(index=False).encode()).hexdigest(),
     }
 
@@ -224,6 +226,23 @@ def _verdicts(run: hp.Result) -> Iterator[str]:
             alone = evidence.under([number])
             if alone.real:
                 yield wording.by_protocol(alone, run.setting_labels[key], None)
+
+
+def _beside_print(run: hp.Result) -> Iterator[dict[str, Any]]:
+    """Yield the tables that the run is set beside, if it is said whose network this is."""
+    for comparison in all_comparisons(run):
+        if not comparison.same_as or not comparison.correlations:
+            continue
+        correlation = comparison.correlations[0]
+        yield {
+            "table": comparison.table.name,
+            "network": comparison.same_as[0].network,
+            "over": correlation.number,
+            "correlation": [round(end, DIGITS) for end in correlation.estimate],
+            "n": max(line.images for line in comparison.lines),
+            "verdicts": dict(Counter(line.verdict for line in comparison.lines)),
+            "missing": sum(comparison.missing.values()),
+        }
 
 
 def _fine_tuning(run: hp.Result, model: str) -> dict[str, Any] | None:

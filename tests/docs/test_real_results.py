@@ -226,3 +226,16 @@ def test_orders_of_methods_are_compared_by_their_letters(script):
     assert list(module.above_methods({"one": one, "other": other})) == [
         "On one, the control `center` is ahead of `b`."
     ]
+
+
+def test_a_run_that_is_said_to_be_a_papers_network_is_set_beside_its_table(script, summary):
+    module, _ = summary
+    text = "hesse2024/table6"
+    (birds,) = module.load()
+    assert birds.facts["beside_print"] == []  # nobody has said so
+    findings = script("make_findings")
+    found = {"table": text, "network": "a net", "over": 14, "correlation": [0.9, -0.5, 1.0], "n": 9}
+    birds.facts["beside_print"] = [found | {"verdicts": {"undecided": 14}, "missing": 5}]
+    (line,) = findings.beside_print([birds], "hesse2024")
+    assert "0.90 (−0.50 to 1.00) over 14 methods, n = 9; 5 published numbers" in line
+    assert list(findings.beside_print([birds], "li2024")) == []
