@@ -240,3 +240,21 @@ def test_stability_of_rankings_counted_by_hand():
     for name in ("concordance", "flipped", "spread", "correlation", "least_correlation"):
         one_by_one = [getattr(Rankings(r), name)() for r in stacked]
         np.testing.assert_allclose(getattr(Rankings(stacked), name)(), one_by_one)
+
+
+def test_unrelated_rankings_on_the_same_images_seldom_seem_to_agree():
+    """Two settings with unrelated true means share .8 of the variance of their errors."""
+    rng = np.random.default_rng(6)
+    missed = 0
+    for _ in range(200):
+        truth = 0.5 * rng.normal(size=(2, 1, 8))
+        shared = rng.normal(size=(16, 8))
+        tables = truth + np.sqrt(0.8) * shared + np.sqrt(0.2) * rng.normal(size=(2, 16, 8))
+        (standing,) = standings(scores(dict(zip(("zero", "blur"), tables, strict=True))), 200)
+        rankings = [
+            (standing.methods, standing.ranks[k], standing.drawn_ranks[k]) for k in range(2)
+        ]
+        found = agreement(rankings).mean
+        true = spearmanr(*truth[:, 0]).statistic
+        missed += np.isfinite(found.low) and not found.low - 1e-9 <= true <= found.high + 1e-9
+    assert missed / 200 <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 200)

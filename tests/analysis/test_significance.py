@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm, studentized_range
 
 from heatproof.analysis.settings import SettingScores, scored_settings
 from heatproof.analysis.significance import first_fractions, pair_lines, tie_letters
@@ -153,9 +154,13 @@ def test_how_many_images_it_takes():
         new = setting_of(0.3 * rng.normal(size=(needed, 4)) + scale * gap / 0.06).pairs
         hits += new.ahead[new.methods.index("m0"), new.methods.index("m1")]
     assert 0.6 < hits / 60 < 0.98
-    assert pilot.detectable(i, j) > 2.8 * pilot.errors[i, j]
-    same = setting_of(np.ones((5, 2)))
+    quantile = studentized_range.ppf(0.95, 4, np.inf) / np.sqrt(2)  # of the largest of six pairs
+    expected = (quantile + norm.ppf(0.8)) * pilot.errors[i, j]
+    assert pilot.detectable(i, j) == pytest.approx(expected, rel=0.04)
+    same = setting_of(np.ones((9, 2)))
     assert same.pairs.needed(0, 1) == np.inf
+    few = setting_of(rng.normal(size=(5, 2))).pairs  # no test of five images can succeed
+    assert np.isnan(few.needed(0, 1)) and few.detectable(0, 1) == np.inf
 
 
 def test_the_lines_of_a_run():

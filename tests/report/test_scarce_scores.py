@@ -9,15 +9,19 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from report_text import report_text
 from rescored import LINEAR_METHODS as METHODS
 from rescored import linear_run as evaluate
 from rescored import rescored
 
 import heatproof as hp
+from heatproof.cli import main
 from heatproof.cli.results import print_summary
 from heatproof.results.compare import compare
+from heatproof.results.export import TABLE_FORMATS, TABLES
 from heatproof.results.leaderboard import leaderboard
+from heatproof.results.plots import DESCRIPTIONS
 
 TWO = ["sds(patches=4)", "deletion(steps=4, baseline=zero)"]
 SAID = re.compile(r"(?<![\w.`'\"=-])(nan|inf|NaN|∞)(?![\w`'\"-])")  # no such number in prose
@@ -78,6 +82,67 @@ SCARCE = {
         "ixg` wins on net",
     ),
 }
+
+
+def command(*arguments: object) -> tuple[int, str]:
+    """Run a command, which must end without a traceback; return its exit code and what it says."""
+    shown = CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+    return shown.exit_code, shown.output
+
+
+def visible(page: Path) -> str:
+    """Return what a reader of a page sees below its navigation."""
+    text = page.read_text(encoding="utf-8").partition("<main")[2].partition("</main>")[0]
+    text = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", text, flags=re.DOTALL)
+    return " ".join(re.sub("<[^>]*>", " ", text.partition(">")[2]).split())
+
+
+@pytest.mark.parametrize("kind", SCARCE)
+def test_every_command_says_what_there_is_or_why_there_is_nothing(kind: str, tmp_path: Path):
+    make, _ = SCARCE[kind]
+    result = make(tmp_path / "run")
+    run = result.store.root
+    has_scores = bool(result.summary()["n"].any())
+    said: dict[str, str] = {}
+
+    def ends(name: str, *arguments: object, allowed: tuple[int, ...] = (0,)) -> int:
+        code, said[name] = command(*arguments)
+        assert code in allowed, (name, code, said[name])
+        if code == 2:
+            assert said[name].startswith("error: ") and len(said[name].split()) > 5, said[name]
+        assert said[name].strip(), name
+        return code
+
+    ends("report", "report", run, "-o", tmp_path / "site")
+    ends("single file", "report", run, "--single-file", tmp_path / "one.html")
+    for name in TABLES:
+        for ending in TABLE_FORMATS:
+            out = tmp_path / f"{name}{ending}"
+            code = ends(f"{name}{ending}", "table", run, name, "-o", out, allowed=(0, 2))
+            if code == 0 and ending != ".csv":
+                said[f"{name}{ending}"] = out.read_text(encoding="utf-8")
+    listed = command("figure", run, "--list")[1]
+    for name in DESCRIPTIONS:
+        assert name in listed
+        ends(f"figure {name}", "figure", run, name, "-o", tmp_path / f"{name}.svg", allowed=(0, 2))
+    page = tmp_path / "compare.html"
+    ends("compare", "compare", run, run, "--html", page)
+    said["compare.html"] = visible(page)
+    limits = ("--fail-if-worse", "all:0", "--undecided", "fail")
+    ends("gate", "compare", run, run, *limits, "--html", page, allowed=(0, 5))
+    said["gate.html"] = visible(page)
+    board = tmp_path / "board.html"
+    code = ends("leaderboard", "leaderboard", run, "--html", board, allowed=(0, 2))
+    assert code == (0 if has_scores else 2)
+    if has_scores:
+        said["board.html"] = visible(board)
+    said |= {page.name: visible(page) for page in (tmp_path / "site").glob("*.html")}
+    said["one.html"] = visible(tmp_path / "one.html")
+    said["caveats"] = " ".join(result.caveats) or "none"
+    for name, text in said.items():
+        assert len(text) > 3, name
+        found = SAID.search(text)
+        assert not found, (name, text[max(0, found.start() - 80) :][:160])
 
 
 @pytest.mark.parametrize("kind", SCARCE)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rescored import linear_run, rescored
 from scipy.stats import ttest_rel
 
 import heatproof as hp
@@ -300,6 +301,16 @@ def test_another_number_of_maps_is_refused(models, keep):
         hp.evaluate(models, photos(), ["ixg"], ["sds"], keep_maps=keep)
 
 
+def test_intervals_stay_in_the_range_that_settings_give_a_score(tmp_path):
+    """Scores of a logit have no range, those of a softmax have one."""
+    scores = ["logit", "softmax"]
+    protocols = [{"name": "deletion", "steps": 4, "score": score} for score in scores]
+    run = linear_run(tmp_path / "run", ["ixg", "random"], protocols, 8)
+    found = rescored(run, lambda row: [0, 0.001, 0.002, 0.2][row["image"] % 4]).summary()
+    low = found.groupby(found["setting"].str.extract("score=(\\w+)")[0])["low"].min()
+    assert low["logit"] < 0 <= low["softmax"]
+
+
 def noise(model, x, target, *, rng):
     return rng.normal("map", x.shape[-2:])
 
@@ -331,11 +342,12 @@ def test_a_method_that_fails_on_five_images_of_six_gains_nothing(models):
 
 def test_python_warns_of_what_the_report_warns_of(models):
     data = photos(24)
-    shifted = hp.TensorData(data.images, [(label + 1) % 4 for label in data.labels], data.ids)
+    predicted = models[0].logits(models[0].normalize(data.images)).argmax(1).tolist()
+    shifted = hp.TensorData(data.images, [(label + 1) % 4 for label in predicted], data.ids)
     result = hp.evaluate(models[0], shifted, ["ixg"], ["sds"], keep_maps=2)
-    correct, labelled = result.accuracy[models[0].name]
-    if correct / labelled < 0.25:
-        assert any("not shown to be better than guessing" in text for text in result.caveats)
+    assert result.accuracy[models[0].name] == (0, 24)
+    assert any("not shown to be better than guessing" in text for text in result.caveats)
+    assert "not shown to be better than guessing" in repr(result)
     dark = hp.TensorData(0 * data.images + 0.001 * data.images, data.labels, data.ids)
     dim = hp.evaluate(models[0], dark, ["ixg"], ["sds"], keep_maps=2)
     assert any("after normalization" in text for text in dim.caveats)

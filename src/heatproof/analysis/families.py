@@ -64,7 +64,7 @@ class Family:
 
         Infinity for a family without a test, and for so few clusters that none can succeed.
         """
-        if not len(self.largest):
+        if len(self.largest) * LEVEL < 1:  # the order that was seen is one of them
             return math.inf
         value = float(np.quantile(self.largest, 1 - LEVEL, method="higher"))
         return value if value < CERTAIN else math.inf
@@ -86,7 +86,8 @@ class Family:
         Args:
             errors: Standard errors of the differences.
         """
-        return (self.critical + _power_quantile()) * errors
+        reach = self.critical + _power_quantile()
+        return reach * errors if math.isfinite(reach) else errors + math.inf
 
 
 def flip_family(

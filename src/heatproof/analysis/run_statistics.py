@@ -335,9 +335,9 @@ class RunStatistics(Run):
             first: ``better``, ``other``, ``ahead`` (the mean paired difference, in the direction of
             better), ``p`` (adjusted for all pairs of the setting), ``significant`` (``p`` of at
             most 0.05), ``n`` (images or grids that all ranked methods have a score for), ``needed``
-            (how many would show a difference as large among all pairs, in four of five data sets)
-            and ``detectable`` (the difference that ``n`` of them would show). Methods that are not
-            ranked are left out.
+            (how many would show a difference as large among all pairs, in four of five data sets;
+            nan if ``n`` is too small for any test) and ``detectable`` (the difference that ``n`` of
+            them would show). Methods that are not ranked are left out.
 
         Raises:
             HeatproofError: If there is no such model or protocol.

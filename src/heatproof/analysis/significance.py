@@ -92,11 +92,14 @@ class PairedTests:
     def needed(self, i: int, j: int) -> float:
         """Return how many images or grids would show the difference, in four of five data sets.
 
-        The observed difference is taken for the true one; infinity if there is none.
+        The observed difference is taken for the true one; infinity if there is none, and nan if
+        the images are too few for any test, whose error is not known.
         """
         gap = abs(self.gaps[i, j])
         detectable = self.detectable(i, j)
-        if not gap > 0 or not math.isfinite(detectable):
+        if not math.isfinite(detectable):
+            return math.nan
+        if not gap > 0:
             return math.inf
         return math.ceil(self.count * (detectable / gap) ** 2)
 

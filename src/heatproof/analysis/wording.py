@@ -490,10 +490,13 @@ GATE = {
 def gate(line: Mapping[str, Any]) -> str:
     """Word one line of the gate: whether a score is worse than it may be."""
     where = ", ".join(filter(None, (line["protocol"], line["setting"], line["baseline"])))
+    what = f"{line['method']} on {line['model']} ({where})"
+    if not line["n"]:
+        return f"{what} cannot be compared: no image has a score in both runs"
     ends = f" ({line['low']:+z.3f} to {line['high']:+z.3f})" if math.isfinite(line["low"]) else ""
     return (
-        f"{line['method']} on {line['model']} ({where}) {GATE[line['outcome']]}: {line['a']:.3f} → "
-        f"{line['b']:.3f}, a difference of {line['difference']:+z.3f}{ends}; allowed "
+        f"{what} {GATE[line['outcome']]}: {line['a']:.3f} → {line['b']:.3f}, "
+        f"a difference of {line['difference']:+z.3f}{ends}; allowed "
         f"{line['allowed']:g}, n = {line['n']}{would_decide(line['outcome'], line['needed'])}"
     )
 
