@@ -78,10 +78,10 @@ def test_draws_depend_neither_on_other_methods_nor_on_chunks(kind, monkeypatch):
     np.testing.assert_array_equal(
         bootstrap_means(values[:, order], 300, 0, clusters), draws[:, order]
     )
-    monkeypatch.setattr(intervals, "CHUNK", 700)
-    monkeypatch.setattr(intervals, "CACHED_WEIGHTS", 0)
+    monkeypatch.setattr(intervals, "MOST_WEIGHTS_IN_MEMORY", 700)
+    monkeypatch.setattr(intervals, "MOST_KEPT_WEIGHTS", 0)
     np.testing.assert_array_equal(bootstrap_means(values, 300, 0, clusters), draws)
-    monkeypatch.setattr(intervals, "CACHED", 0)
+    monkeypatch.setattr(intervals, "MOST_KEPT_COUNTS", 0)
     np.testing.assert_array_equal(bootstrap_means(values, 300, 0, clusters), draws)
 
 
@@ -177,6 +177,10 @@ def test_a_mean_of_fewer_than_four_independent_values_has_no_interval():
         assert np.isnan(estimate.low) and np.isnan(estimate.high)
     together = Estimate.mean(np.linspace(0, 1, 12), clusters=np.arange(12) % 3)
     assert np.isnan(together.low)
+    (column,) = Estimate.means(np.linspace(0, 1, 12)[:, None], np.arange(12) % 3)
+    assert column.value == together.value and np.isnan(column.low)
+    (bounded,) = Estimate.means(np.linspace(0, 1, 12)[:, None], np.arange(12) % 3, (0.0, 1.0))
+    assert 0 <= bounded.low < 0.5 < bounded.high <= 1
     low, high = Estimate.mean(np.linspace(-0.2, 0.3, 4))[1:]
     assert -2 < low < 0.05 < high < 2
 

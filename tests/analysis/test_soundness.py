@@ -191,6 +191,18 @@ def test_swaps_find_a_small_difference_of_pairs_that_halves_would_not():
     assert np.isnan(swap_p_value(metric_curve(levels[:5]), metric_curve(levels[:5])))
 
 
+def test_three_maps_are_distinct_only_if_each_pair_is():
+    rng = np.random.default_rng(3)
+    levels = rng.normal(size=(30, 1)) + np.zeros((30, 9))
+    moved = levels + 1 + 0.01 * rng.normal(size=(30, 1))
+    maps = {"original": levels, "removed": moved, "introduced": moved}
+    curves = {name: metric_curve(values) for name, values in maps.items()}
+    trio = Trio("ixg", "rect", *maps)
+    assert not distances([trio], {"metric": curves})["metric"].each[0].distinct
+    apart = curves | {"introduced": metric_curve(moved + 1 + 0.01 * rng.normal(size=(30, 1)))}
+    assert distances([trio], {"metric": apart})["metric"].each[0].distinct
+
+
 def test_swaps_of_equal_maps_are_seldom_significant():
     rng = np.random.default_rng(2)
     p = [

@@ -23,8 +23,10 @@ from heatproof.errors import HeatproofError
 from heatproof.execute.engines import worker as worker_side
 from heatproof.execute.engines.base import EngineOptions
 from heatproof.execute.engines.clusters import choose_gpus, connected, prepare_worker
+from heatproof.execute.runner import Watcher
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.spec import make_spec
+from heatproof.plan.tasks import Task
 from heatproof.userfile import collect_code, moved_code
 
 distributed = pytest.importorskip("distributed")
@@ -199,6 +201,16 @@ def test_a_worker_with_other_versions_or_another_disk_is_refused(
     hp.run(spec, tmp_path / "run", engine="dask", address=address)
 
 
+class Follower(Watcher):
+    """Keeps what workers report."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[float, float]] = []
+
+    def advance(self, task: Task, passed: float, kept: float) -> None:
+        self.reports.append((passed, kept))
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the system has no signals to send")
 def test_an_interrupted_task_writes_what_it_has_computed(code, tmp_path, machine, interruptible):
@@ -216,7 +228,12 @@ def test_an_interrupted_task_writes_what_it_has_computed(code, tmp_path, machine
     assert "interrupted; what is computed is kept" in client.text
     assert not list(out.glob("rows/*"))
     assert list(out.glob("parts/*/*.safetensors"))
-    assert_same(hp.run(spec, tmp_path / "local"), hp.run(spec, out))
+    follower = Follower()
+    there = {"engine": "dask", "insecure": True, "address": machine.address}
+    dask = hp.run(spec, out, progress=follower, **there)
+    passed, kept = follower.reports[0]
+    assert passed == kept > 0
+    assert_same(hp.run(spec, tmp_path / "local"), dask)
 
 
 @pytest.mark.slow

@@ -66,6 +66,24 @@ def test_what_an_interrupted_task_has_kept_counts_as_done_but_not_as_fast(tmp_pa
     assert meter.text().startswith("run: 75 %") and meter.text().endswith("about 0:30 left")
 
 
+def test_what_a_worker_has_kept_of_a_task_counts_as_done_but_not_as_fast(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    meter = Meter("run", io.StringIO())
+    plan = open_spec(make_spec(SPEC | {"data": {"name": "paperbirds", "limit": 64}}))
+    watcher = RunWatcher(meter)
+    watcher.begin(plan, find_open_tasks(plan, Store(tmp_path)))
+    (task,) = plan.tasks
+    kept = int(meter.total / 2)
+    watcher.advance(task, kept, kept)
+    meter.measure()
+    assert meter.text().startswith("run: 50 %") and "left" not in meter.text()
+    watcher.advance(task, kept + int(meter.total / 4), kept)
+    now += 30
+    meter.measure()
+    assert meter.text().startswith("run: 75 %") and meter.text().endswith("about 0:30 left")
+
+
 @pytest.mark.parametrize("silent", [False, None])
 def test_a_run_is_silent_unless_asked(silent, capsys):
     hp.evaluate(*ARGUMENTS, limit=2, progress=silent)

@@ -153,6 +153,29 @@ def test_the_trade_off_is_that_of_the_means():
     assert tradeoff(np.ones((5, 4)), negentropy[:5, :4]) is None
 
 
+def test_a_baseline_off_the_line_through_the_others_is_named_and_no_other():
+    distance = np.arange(9.0)
+    left = -distance + 0.1 * np.random.default_rng(1).normal(size=9)
+    left[4] += 1.5
+    assert tradeoff(distance[None], left[None]).off.tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_a_baseline_that_depends_on_the_model_has_no_part_in_the_line():
+    distance = np.append(np.arange(9.0), 12)
+    left = np.append(-np.arange(9.0) + 0.1 * np.random.default_rng(1).normal(size=9), 5)
+    found = tradeoff(distance[None], left[None], [False] * 9 + [True])
+    assert (found.fitted, found.correlation) == (9, pytest.approx(-1))
+    assert found.slope == pytest.approx(-1, abs=0.03)
+    assert found.off.tolist() == [0] * 9 + [1]
+
+
+def test_baselines_are_seldom_off_the_line_by_chance():
+    rng = np.random.default_rng(2)
+    tables = rng.normal(size=(300, 2, 1, 10))
+    named = sum(bool(tradeoff(distance, left).off.any()) for distance, left in tables)
+    assert named / 300 <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 300)
+
+
 def test_few_baselines_have_a_correlation_and_no_trend(section: curves.Model):
     assert section.tradeoffs
     for drawn in (figure for group in section.tradeoffs for figure in group.figures):

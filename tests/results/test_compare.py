@@ -284,6 +284,25 @@ def test_one_changed_image_of_few_does_not_decide():
     assert false <= 3
 
 
+def test_a_method_that_fails_on_its_worst_images_does_not_pass_the_gate():
+    """It is worse by .1, and by nothing on the images on which it does not fail."""
+    rng = np.random.default_rng(2)
+    a = rng.uniform(0.4, 0.6, (100, 2))
+    b = a + 0.001 * rng.normal(size=a.shape)
+    b[:20, 0] = np.nan
+    lines = gated(a, b, 0.02)
+    assert list(lines["outcome"]) == ["lost", "kept"] and list(lines["lost"]) == [20, 0]
+    assert "has lost scores: it has no score on 20 images with one in the first run" in " ".join(
+        wording.gate_lines(lines.assign(allowed=0.02))
+    )
+    b[8:20, 0] = a[8:20, 0]
+    assert list(gated(a, b, 0.02)["outcome"]) == ["undecided", "kept"]  # 8 × .5 of 100 may be lost
+    assert list(gated(a, b, 0.1)["outcome"]) == ["kept", "kept"]
+    everywhere = np.column_stack([np.full(100, np.nan), b[:, 1]])
+    assert list(gated(a, everywhere, 0.02)["outcome"]) == ["lost", "kept"]
+    assert list(gated(b, a, 0.02)["outcome"]) == ["kept", "kept"]  # new scores are no loss
+
+
 def test_unchanged_runs_seldom_fail_the_gate():
     """Ten methods under one setting, other noise in both runs and no true change."""
     rng = np.random.default_rng(1)

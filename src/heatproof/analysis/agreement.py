@@ -1,4 +1,4 @@
-"""How far protocols agree about the order of methods: a matrix of rank correlations."""
+"""Agreement of protocols about the order of methods: a matrix of rank correlations."""
 
 from __future__ import annotations
 

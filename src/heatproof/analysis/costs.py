@@ -1,4 +1,4 @@
-"""What a map of each method costs alone, and which methods are worth it.
+"""Cost of a map of each method alone, and the methods that are worth it.
 
 A method is on the front if no other has a better mean rank at a lower cost. The cost is the time of
 one map, timed alone on one machine; where some method was not timed, the number of passes.
@@ -22,7 +22,7 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What a map of a method costs on one model.
+    """Cost of a map of a method on one model.
 
     Attributes:
         method: The method.
@@ -53,7 +53,7 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class ModelCosts:
-    """What the methods of a model cost, at one layer or at all.
+    """Costs of the methods of a model, at one layer or at all.
 
     Attributes:
         evidence: What is known about their quality.
@@ -69,7 +69,7 @@ class ModelCosts:
 
     @property
     def machine(self) -> str:
-        """What the methods were timed on; empty if they were not."""
+        """The machine that timed the methods; empty if they were not timed."""
         return next((cost.latency.machine for cost in self.methods if cost.latency), "")
 
     def of(self, cost: MethodCost) -> float | None:

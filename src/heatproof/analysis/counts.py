@@ -14,7 +14,7 @@ from heatproof.text import counted
 
 @dataclass(frozen=True)
 class SampleCounts:
-    """How many images and grids a number of samples are.
+    """Numbers of images and grids that samples are.
 
     Attributes:
         images: Samples that are single images.
@@ -46,7 +46,7 @@ class SampleCounts:
 
     @property
     def unit(self) -> str:
-        """What a sample is: ``images``, ``maps`` (of grids), or ``samples`` if there are both."""
+        """The word for samples: ``images``, ``maps`` (of grids), or ``samples`` for both."""
         if not self.maps:
             return "images"
         return "samples" if self.images else "maps"

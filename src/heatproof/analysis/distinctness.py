@@ -37,7 +37,7 @@ class Curve(Protocol):
 
     @property
     def measured(self) -> tuple[np.ndarray, ...]:
-        """What was measured on each sample, ``(N, …)`` each."""
+        """Measurements on each sample, ``(N, …)`` each."""
 
     def curve_of(self, measured: Sequence[np.ndarray]) -> np.ndarray:  # (S, 2)
         """Compute the curve of some samples."""
@@ -59,7 +59,7 @@ class Trio(NamedTuple):
 
 
 class Distance(NamedTuple):
-    """How distinct the curves of a trio are.
+    """Distance of the curves of a trio, and its test.
 
     Attributes:
         value: Distance of the two nearest curves of the trio.

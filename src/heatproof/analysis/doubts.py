@@ -1,4 +1,4 @@
-"""Why the method that ranks first cannot be recommended, whatever its rank."""
+"""Reasons not to recommend the method that ranks first."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from heatproof.analysis.profile import kind_of
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.settings import Key
 
-FEW = 10  # images and grids, below about which the coverage of intervals was not measured
-RANDOM = "random"  # the control whose maps are noise
+FEWEST_IMAGES_AND_GRIDS = 10  # with fewer, about, the coverage of intervals was not measured
+RANDOM_CONTROL = "random"  # the control whose maps are noise
 
 
 @dataclass(frozen=True)
 class Doubts:
-    """Why a lead is no win; what is empty or None does not apply.
+    """Reasons why a lead is no win; those that are empty or None do not apply.
 
     Attributes:
         guessing: That the model is not shown to classify better than guessing, in words.
@@ -52,7 +52,7 @@ def doubts(run: RunStatistics, evidence: Evidence) -> Doubts:
     fewest = fewest_counted(run, evidence)
     return Doubts(
         guessing=guessing(run, evidence.model),
-        few=fewest if fewest.independent < FEW else None,
+        few=fewest if fewest.independent < FEWEST_IMAGES_AND_GRIDS else None,
         control=_control(evidence),
         random=_random(run, evidence),
     )
@@ -89,7 +89,7 @@ def used_keys(evidence: Evidence) -> list[Key]:
 def _control(evidence: Evidence) -> str:
     """Return a control that the leader is not shown to be better than; empty if there is none."""
     controls = evidence.ranked_controls
-    for control in (m for m in controls if m.startswith(RANDOM) or m == controls[0]):
+    for control in (m for m in controls if m.startswith(RANDOM_CONTROL) or m == controls[0]):
         if evidence.surely_better(evidence.leader, control):
             continue
         if len(evidence.used) == 1 or _level_with(evidence, control):

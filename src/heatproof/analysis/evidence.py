@@ -1,4 +1,4 @@
-"""What a run shows about its methods: the facts that every sentence about them is made of.
+"""Evidence of a run about its methods: the facts that every sentence about them is made of.
 
 Under one setting, all pairs of ranked methods are one family of tests (`significance`). A method is
 *ahead* of another if the family says so; the methods that none is ahead of may be the best, and one
@@ -28,7 +28,7 @@ from heatproof.protocols import PROTOCOLS
 
 @dataclass(frozen=True)
 class NotRanked:
-    """Why a method has no rank under a setting, or over all.
+    """A method without a rank under a setting.
 
     Attributes:
         method: The method.
@@ -49,7 +49,7 @@ class NotRanked:
 
 
 class Evidence:
-    """What the scores of one model show about its methods, or about those at one layer.
+    """Evidence of the scores of one model about its methods, or about those at one layer.
 
     Args:
         standing: Scores and ranks of the model.
@@ -108,7 +108,7 @@ class Evidence:
 
     @cached_property
     def not_ranked(self) -> list[NotRanked]:
-        """Why methods have no rank under some setting."""
+        """The methods without a rank, by setting."""
         return [
             NotRanked(
                 method,
@@ -153,7 +153,7 @@ class Evidence:
 
     @cached_property
     def _ahead(self) -> list[np.ndarray]:
-        """Which ranked methods are ahead of which, under each setting that applies."""
+        """Leads of ranked methods (rows) over others, under each setting that applies."""
         relations = []
         for scores in self.used:
             columns = [scores.pairs.methods.index(m) for m in self.ranked]
@@ -162,7 +162,7 @@ class Evidence:
 
     @cached_property
     def _unshown(self) -> list[int]:
-        """How many methods each setting ranks that are not ranked over all settings."""
+        """Number of methods that each setting ranks, but not all settings do."""
         return [len(scores.pairs.methods) - len(self.ranked) for scores in self.used]
 
     @cached_property

@@ -30,8 +30,8 @@ FLIPS = 2000
 MOST_ENUMERATED_CLUSTERS = 11
 # Of fewer clusters, half the probability of an equal statistic is too much to leave out.
 FEWEST_FOR_MID_P = 7
-NEARLY = 1e-9  # relative difference of statistics that are equal but for rounding
-CERTAIN = 1e9  # the statistic of equal differences on all images, which have no error
+RELATIVE_ROUNDING = 1e-9  # relative difference of statistics that are equal but for rounding
+STATISTIC_WITHOUT_ERROR = 1e9  # of differences that are the same on all images
 
 
 @dataclass(frozen=True)
@@ -55,23 +55,23 @@ class Family:
 
     @property
     def significant(self) -> np.ndarray:  # (K,)
-        """Which differences are significant."""
+        """The differences that are significant, as a mask."""
         return np.nan_to_num(self.p, nan=1.0) <= LEVEL
 
     @property
     def critical(self) -> float:
-        """How many standard errors a difference may be by chance, as the largest of the family.
+        """Standard errors that a difference may be by chance, as the largest of the family.
 
         Infinity for a family without a test, and for so few clusters that none can succeed.
         """
         if len(self.largest) * LEVEL < 1:  # the order that was seen is one of them
             return math.inf
         value = float(np.quantile(self.largest, 1 - LEVEL, method="higher"))
-        return value if value < CERTAIN else math.inf
+        return value if value < STATISTIC_WITHOUT_ERROR else math.inf
 
     def p_of(self, statistics: np.ndarray) -> np.ndarray:
         """Return p-values of other statistics, adjusted as if they were of this family."""
-        below = np.searchsorted(self.largest, statistics * (1 - NEARLY), side="left")
+        below = np.searchsorted(self.largest, statistics * (1 - RELATIVE_ROUNDING), side="left")
         return 1 - below / max(1, len(self.largest))
 
     @property
@@ -83,11 +83,13 @@ class Family:
     def detectable(self, errors: np.ndarray | float) -> np.ndarray | float:
         """Return true differences that this family would find in four of five data sets.
 
+        They are nan where there are too few clusters for any test to succeed.
+
         Args:
             errors: Standard errors of the differences.
         """
-        reach = self.critical + _power_quantile()
-        return reach * errors if math.isfinite(reach) else errors + math.inf
+        reach = self.critical if math.isfinite(self.critical) else math.nan
+        return (reach + _power_quantile()) * errors
 
 
 def flip_family(
@@ -157,7 +159,7 @@ def draw_family(gaps: np.ndarray, draws: np.ndarray, count: int, tolerance: floa
         nothing = np.full(len(gaps), np.nan)
         return Family(gaps, nothing, counts, nothing, np.empty(0))
     errors = draws.std(0)
-    errors = np.where(errors > NEARLY * (1 + np.abs(gaps)), errors, np.nan)
+    errors = np.where(errors > RELATIVE_ROUNDING * (1 + np.abs(gaps)), errors, np.nan)
     with np.errstate(invalid="ignore"):
         moved = np.abs(draws - draws.mean(0)) / errors
         statistics = np.where(np.abs(gaps) > tolerance, np.abs(gaps) / errors, 0)
@@ -179,10 +181,10 @@ def _family_of_flips(
     gaps = np.where(counts > 0, means[0] + shift, np.nan)
     errors = np.where(known, np.sqrt(variances[0] / (number - 1)), np.nan)
     any_difference = np.sqrt(squares / number) > tolerance
-    spread = variances > NEARLY * squares / number
+    spread = variances > RELATIVE_ROUNDING * squares / number
     with np.errstate(invalid="ignore", divide="ignore"):
         statistics = np.abs(means) / np.sqrt(variances / (number - 1))
-    statistics = np.where(spread, statistics, CERTAIN)
+    statistics = np.where(spread, statistics, STATISTIC_WITHOUT_ERROR)
     statistics = np.where(known & any_difference, statistics, 0.0)
     statistics[0] = np.where(np.abs(means[0]) > tolerance, statistics[0], 0)
     clusters = int(counts.max(initial=0))
@@ -211,9 +213,9 @@ def _stepped_down(
     observed = statistics[0]
     order = np.argsort(-observed, kind="stable")
     remaining = np.maximum.accumulate(statistics[skip:, order[::-1]], axis=1)[:, ::-1]
-    at_least = (remaining >= observed[order] * (1 - NEARLY)).mean(0)
+    at_least = (remaining >= observed[order] * (1 - RELATIVE_ROUNDING)).mean(0)
     if mid_p:
-        at_least = (at_least + (remaining > observed[order] * (1 + NEARLY)).mean(0)) / 2
+        at_least = (at_least + (remaining > observed[order] * (1 + RELATIVE_ROUNDING)).mean(0)) / 2
     p = np.ones(len(gaps))
     p[order] = np.maximum.accumulate(at_least)
     p[observed == 0] = 1.0

@@ -39,7 +39,7 @@ class Movement:
 
 @dataclass(frozen=True)
 class Warnings:
-    """Why scores of fine-tuned networks may not compare.
+    """Reasons why scores of fine-tuned networks may not compare.
 
     Attributes:
         settings: Settings that differ: name -> network -> value.

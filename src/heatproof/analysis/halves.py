@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from heatproof.analysis.intervals import (
-    CHUNK,
     GROUP,
+    MOST_WEIGHTS_IN_MEMORY,
     RESAMPLES,
     AggregateDraws,
     numbered,
@@ -78,7 +78,7 @@ class Halves:
         count, members, in_blocks = numbered(n, clusters)
         draw = generator(seed, "halves", count)
         pairs = -(-resamples // 2)
-        chunk = max(1, CHUNK // max(1, 2 * n))
+        chunk = max(1, MOST_WEIGHTS_IN_MEMORY // max(1, 2 * n))
         drawn = np.empty((2 * pairs, count), bool)
         for begin in range(0, pairs, chunk):
             size = min(chunk, pairs - begin)

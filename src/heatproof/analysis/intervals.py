@@ -30,20 +30,20 @@ from heatproof.tensor.noise import generator
 GROUP = ["model", "protocol", "setting", "baseline"]
 RESAMPLES = 10_000
 TAILS = (0.025, 0.975)
-CHUNK = 2**22  # bootstrap weights in memory at the same time
-DRAWN = 2**18  # clusters drawn at a time, few enough for the processor's cache
+MOST_WEIGHTS_IN_MEMORY = 2**22  # bootstrap weights in memory at the same time
+MOST_DRAWN_AT_A_TIME = 2**18  # clusters drawn at a time, few enough for the processor's cache
 # More clusters than this are put together at random into `BLOCKS`, which are drawn instead: the
 # standard error of a mean is then estimated from 1000 values, with an error of 2.2 % of itself.
 MOST_CLUSTERS = 4000
 BLOCKS = 1000
 # All methods and settings share the drawn counts, which are kept if there are no more than this.
-CACHED = RESAMPLES * MOST_CLUSTERS
-CACHED_WEIGHTS = RESAMPLES * BLOCKS  # the same in double precision
-MANTISSA = 52  # bits of a sum that has no rounding error
+MOST_KEPT_COUNTS = RESAMPLES * MOST_CLUSTERS
+MOST_KEPT_WEIGHTS = RESAMPLES * BLOCKS  # the same in double precision
+EXACT_BITS = 52  # bits of a sum that has no rounding error
 # Of fewer, more than 2.5 % of the draws are one cluster alone, which has no standard error.
 FEWEST_CLUSTERS = 4
 # A draw of a few equal samples has a standard error of nearly 0, and t would have no bound.
-LEAST_ERROR = 0.25  # of the standard error of all samples
+LEAST_RELATIVE_ERROR = 0.25  # of the standard error of all samples
 AggregateDraws = Mapping[tuple[str, ...], np.ndarray]  # (*GROUP, method) -> (R,)
 RankedLayers = Mapping[tuple[str, str], str]  # (model, method) -> layer that it is ranked within
 
@@ -97,12 +97,19 @@ class Estimate(NamedTuple):
         return cls.of(float(values[finite].mean()), draws[:, 0])
 
     @classmethod
-    def means(cls, values: np.ndarray, clusters: Sequence[object] | None = None) -> list[Estimate]:
+    def means(
+        cls,
+        values: np.ndarray,
+        clusters: Sequence[object] | None = None,
+        limits: tuple[float, float] | None = None,
+    ) -> list[Estimate]:
         """Estimate the means of columns as `mean` does, those on the same samples at once.
 
         Args:
             values: Values ``(N, M)``; those that are not finite are left out.
             clusters: What values were drawn together from, ``(N,)``; by default each is its own.
+            limits: Lowest and highest possible value, which no interval exceeds and which bound the
+                mean of few clusters; None if there are none.
         """
         finite = np.isfinite(values)
         found = [cls.of(np.nan, np.empty(0))] * values.shape[1]
@@ -115,9 +122,12 @@ class Estimate(NamedTuple):
                 continue
             part = values[np.ix_(rows, columns)]
             labels = None if clusters is None else np.asarray(clusters)[rows]
-            draws = bootstrap_means(part, RESAMPLES, 0, labels)
+            draws = bootstrap_means(part, RESAMPLES, 0, labels, limits)
+            if limits is None and numbered(len(part), labels)[0] < FEWEST_CLUSTERS:
+                draws = draws[:0]
+            ends = np.stack(mean_ends(part, draws, labels, limits))
             for i, column in enumerate(columns):
-                found[column] = cls.of(float(part[:, i].mean()), draws[:, i])
+                found[column] = cls(float(part[:, i].mean()), *map(float, ends[:, i]))
         return found
 
     @property
@@ -158,13 +168,13 @@ def bootstrap_weights(
         the same counts.
     """
     count, members, _ = numbered(n, clusters)
-    for part in _drawn_counts(count, resamples, seed, max(1, CHUNK // max(1, n))):
+    for part in _drawn_counts(count, resamples, seed, max(1, MOST_WEIGHTS_IN_MEMORY // max(1, n))):
         yield part[:, members].astype(float)
 
 
 def _drawn_counts(count: int, resamples: int, seed: int, chunk: int) -> Iterator[np.ndarray]:
     """Draw how often each of some clusters occurs: ``(r, count)`` of uint16, not to be changed."""
-    if resamples * count > CACHED:
+    if resamples * count > MOST_KEPT_COUNTS:
         yield from _count_draws(count, resamples, seed, chunk)
         return
     drawn = _kept_counts(count, resamples, seed)
@@ -174,10 +184,10 @@ def _drawn_counts(count: int, resamples: int, seed: int, chunk: int) -> Iterator
 
 def _drawn_weights(count: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
     """Draw how often each of some clusters occurs: ``(r, count)`` of float64, not to be changed."""
-    if resamples * count <= CACHED_WEIGHTS:
+    if resamples * count <= MOST_KEPT_WEIGHTS:
         yield _kept_weights(count, resamples, seed)
         return
-    chunk = max(1, CHUNK // max(1, count))
+    chunk = max(1, MOST_WEIGHTS_IN_MEMORY // max(1, count))
     yield from (part.astype(float) for part in _drawn_counts(count, resamples, seed, chunk))
 
 
@@ -194,7 +204,7 @@ def _kept_counts(count: int, resamples: int, seed: int) -> np.ndarray:  # (resam
     """Draw how often each of some clusters occurs, once for all methods and settings."""
     kept = np.empty((resamples, count), np.uint16)
     begin = 0
-    for part in _count_draws(count, resamples, seed, max(1, DRAWN // max(1, count))):
+    for part in _count_draws(count, resamples, seed, max(1, MOST_DRAWN_AT_A_TIME // max(1, count))):
         kept[begin : begin + len(part)] = part
         begin += len(part)
     kept.setflags(write=False)
@@ -283,7 +293,7 @@ def bootstrap_means(
             shift = total / count
             squares += shift * (shift * count_squares - 2 * mixed)
             error = np.sqrt(np.maximum(squares, 0)) / count
-            t = shift / np.maximum(error, LEAST_ERROR * errors)
+            t = shift / np.maximum(error, LEAST_RELATIVE_ERROR * errors)
             drawn.append(means - widen * np.where(errors > 0, t, 0) * errors)
     draws = np.concatenate(drawn)
     draws[:, groups < 2] = np.nan
@@ -352,7 +362,7 @@ def rounded_for_sums(columns: np.ndarray, most: int) -> np.ndarray:
     """
     largest = np.abs(columns).max(0, initial=0)
     _, exponent = np.frexp(largest * most)
-    unit = np.ldexp(1.0, np.maximum(exponent - MANTISSA, -1000))
+    unit = np.ldexp(1.0, np.maximum(exponent - EXACT_BITS, -1000))
     rounded: np.ndarray = np.rint(columns / unit) * unit
     return rounded
 

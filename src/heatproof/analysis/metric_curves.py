@@ -14,7 +14,7 @@ from heatproof.runs.format import ProtocolFacts, TensorKey
 from heatproof.runs.run import Run
 from heatproof.scoring.aggregate import PendingCurves
 
-CURVES = {  # the curve that a metric is drawn by
+CURVE_OF_METRIC = {  # the curve that a metric is drawn by
     "completeness": "drop",
     "road": "score",
     "deletion": "score",
@@ -24,7 +24,7 @@ CURVES = {  # the curve that a metric is drawn by
 
 
 class MetricCurves(NamedTuple):
-    """What a metric measured on the maps of one method along its steps."""
+    """Measurements of a metric on the maps of one method along its steps."""
 
     positions: np.ndarray  # (S,)
     values: np.ndarray  # (N, S)
@@ -46,7 +46,7 @@ class MetricCurves(NamedTuple):
 
 
 class SoundnessCurves(NamedTuple):
-    """What soundness measured on the maps of one method."""
+    """Measurements of soundness on the maps of one method."""
 
     part: PendingCurves
 
@@ -107,10 +107,13 @@ def metric_curves(
             for part in run.all_curves.each(model, facts.key, most)
             if part.samples and _has_mass(part)
         }
-    if facts.id not in CURVES:
+    if facts.id not in CURVE_OF_METRIC:
         return {}
     scores = table(run.rows, model, facts.key)
-    keys = {method: TensorKey.curve(facts.canonical, method, CURVES[facts.id]) for method in scores}
+    keys = {
+        method: TensorKey.curve(facts.canonical, method, CURVE_OF_METRIC[facts.id])
+        for method in scores
+    }
     stored: dict[str, dict[str, np.ndarray]] = {method: {} for method in scores}
     tasks = [
         task for task in run.tasks if task.model == model and facts.canonical in task.protocols
@@ -152,7 +155,7 @@ def curve_positions(facts: ProtocolFacts, count: int) -> np.ndarray | None:
         facts: The protocol with its settings.
         count: Number of steps.
     """
-    if facts.id not in (*CURVES, "srg"):
+    if facts.id not in (*CURVE_OF_METRIC, "srg"):
         return None
     steps = facts.settings["steps"]
     begin = {steps - 1: 1, steps: 0, steps + 1: 0}[count]  # with the ends if a curve has them

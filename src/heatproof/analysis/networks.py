@@ -24,8 +24,8 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import standings_of
 from heatproof.analysis.settings import Key, SettingScores, scored_settings
 
-FEWEST = 5  # networks
-DRAWS = 200  # of networks, which no statement rests on
+FEWEST_NETWORKS = 5  # networks
+NETWORK_DRAWS = 200  # of networks, which no statement rests on
 KIND = "networks of this kind"
 
 
@@ -62,7 +62,7 @@ def over_networks(settings: Sequence[SettingScores]) -> list[OverNetworks]:
                 for scores in of_setting
                 if method in scores.methods and scores.ranked[i := scores.methods.index(method)]
             ]
-            if len(ranked) >= FEWEST:
+            if len(ranked) >= FEWEST_NETWORKS:
                 means = np.array([scores.means[i] for scores, i in ranked])
                 draws = np.mean([scores.draws[:, i] for scores, i in ranked], axis=0)
                 limits = ranked[0][0].limits or (-math.inf, math.inf)
@@ -108,10 +108,10 @@ def evidence_of_networks(
     ]
     names = ["model", "protocol", "setting", "baseline", "method", "sample", "value"]
     rows = pd.DataFrame(lines, columns=names)
-    if rows["sample"].nunique() < FEWEST:
+    if rows["sample"].nunique() < FEWEST_NETWORKS:
         return None
     limits = {key: of_setting[0].limits for key, of_setting in _by_key(settings).items()}
-    of_kind = scored_settings(rows, DRAWS, limits=limits)
+    of_kind = scored_settings(rows, NETWORK_DRAWS, limits=limits)
     for scores in of_kind:
         key = (scores.key[1], scores.key[2], scores.key[3])
         _add_errors_of_images(scores, _by_key(settings)[key])

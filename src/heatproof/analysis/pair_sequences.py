@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from heatproof.analysis.families import Family
-from heatproof.analysis.rank_intervals import TIE, tie_tolerance
+from heatproof.analysis.rank_intervals import RELATIVE_TIE, tie_tolerance
 from heatproof.analysis.sequential import (
     bets,
     betting_evidence,
@@ -278,7 +278,7 @@ def _unseen(totals: np.ndarray, counts: np.ndarray, limits: Limits) -> np.ndarra
     if limits is not None:
         largest = np.full(len(largest), limits[1] - limits[0])
     usual = np.nanmedian(means, axis=0)
-    equal = np.abs(means - usual) <= TIE * np.maximum(largest, TINY)
+    equal = np.abs(means - usual) <= RELATIVE_TIE * np.maximum(largest, TINY)
     piled = 2 * equal.sum(0) >= (counts > 0).sum(0)
     return np.where(piled, largest, 0.0)
 

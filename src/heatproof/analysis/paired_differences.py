@@ -18,12 +18,12 @@ from heatproof.analysis.intervals import (
     numbered,
     rare_ends,
 )
-from heatproof.analysis.rank_intervals import TIE
+from heatproof.analysis.rank_intervals import RELATIVE_TIE
 from heatproof.analysis.ranks import Key
-from heatproof.analysis.settings import Limits
+from heatproof.analysis.settings import MOST_MISSING, Limits
 from heatproof.analysis.tables import score_table
 
-FEWEST_VALUES = 3  # different ones of a score, for equal scores of two runs to be no chance
+FEWEST_DIFFERENT_VALUES = 3  # of a score, for equal scores of two runs to be no chance
 
 
 def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
@@ -106,7 +106,7 @@ def family_of_columns(
         return Family(*(np.empty(0) for _ in range(5)))
     counts = np.stack(present, 1).sum(0)
     scale = float(np.abs(differences[finite]).max(initial=0.0))
-    return flip_family(np.stack(totals, 1), finite.sum(0), counts, shift, TIE * scale)
+    return flip_family(np.stack(totals, 1), finite.sum(0), counts, shift, RELATIVE_TIE * scale)
 
 
 def method_differences(
@@ -172,6 +172,10 @@ def run_differences(
     is allowed. Scores that are the same on every image and have many values, or are of runs with
     the same records, are the same.
 
+    A method may have no score in the second run on images where it has one in the first. If these
+    are more than a tenth, the line is ``lost``; if fewer, it is kept only if it would be with the
+    worst score on them.
+
     Args:
         a: The scores of a run.
         b: The scores of the run that the first is subtracted from.
@@ -187,13 +191,15 @@ def run_differences(
         One line per model, protocol, setting, baseline and method that both runs have: the means of
         both over the common samples, ``difference`` (the second minus the first), ``low`` and
         ``high`` (intervals that hold together), ``p`` adjusted for all lines, ``n``, ``outcome``
-        (``worse`` than allowed, ``kept``, ``same`` or ``undecided``) and ``needed``, how many
-        images would decide it in four of five data sets if the difference is the true one.
+        (``worse`` than allowed, ``kept``, ``same``, ``lost`` or ``undecided``), ``needed``, how
+        many images would decide it in four of five data sets if the difference is the true one, and
+        ``lost``, the samples with a score in the first run that have none in the second.
     """
     keys = [*GROUP, "method"]
     groups_b = dict(iter(b.groupby(keys, sort=False)))
     lines: list[tuple[object, ...]] = []
     columns: dict[int, pd.Series] = {}
+    at_worst: dict[int, pd.Series] = {}  # differences on lost samples
     drawn: dict[int, np.ndarray] = {}
     clusters: dict[str, str] = {}
     for key, of_a in a.groupby(keys, sort=False):
@@ -211,13 +217,19 @@ def run_differences(
         elif len(common):
             columns[len(lines)] = common.iloc[:, 1] - common.iloc[:, 0]
             means = (*common.mean(), len(common))
-        few = common.nunique().max() < FEWEST_VALUES and not identical
-        lines.append((*key, *means, few, _most_apart(common, (limits or {}).get(key[1:4]))))
-    frame = pd.DataFrame(lines, columns=[*keys, "a", "b", "n", "few", "apart"])
+        lost = first[second.index[second.isna()].intersection(first.dropna().index)]
+        ends = (limits or {}).get(key[1:4])
+        if len(lost):
+            worst = _worst(ends, pd.concat([first, second]), (signs or {}).get(key[1], 1))
+            at_worst[len(lines)] = worst - lost
+        few = common.nunique().max() < FEWEST_DIFFERENT_VALUES and not identical
+        lines.append((*key, *means, few, _most_apart(common, ends), len(lost)))
+    frame = pd.DataFrame(lines, columns=[*keys, "a", "b", "n", "few", "apart", "lost"])
     sign = np.array([(signs or {}).get(name, 1) for name in frame["protocol"]], dtype=float)
     tolerances = np.array([(allowed or {}).get(method, 0.0) for method in frame["method"]])
     tested = _tested(columns, drawn, frame, clusters, sign, tolerances)
-    order = [*keys, "a", "b", "difference", "low", "high", "p", "n", "outcome", "needed"]
+    _allow_for_lost(tested, columns, at_worst, frame, clusters, sign, tolerances)
+    order = [*keys, "a", "b", "difference", "low", "high", "p", "n", "outcome", "needed", "lost"]
     return pd.concat([frame, tested], axis=1)[order]
 
 
@@ -274,6 +286,52 @@ def _tested(
             means = differences.groupby(labels).mean().to_numpy()
             _allow_for_rare(found, line, means, frame.at[line, "apart"], sign, allowed, both)
     return found
+
+
+def _worst(limits: Limits, scores: pd.Series, sign: int) -> float:
+    """Return the worst score, by the limits or else of those that were seen."""
+    low, high = limits or (scores.min(), scores.max())
+    return float(low if sign > 0 else high)
+
+
+def _allow_for_lost(
+    found: pd.DataFrame,
+    columns: Mapping[int, pd.Series],
+    at_worst: Mapping[int, pd.Series],
+    frame: pd.DataFrame,
+    clusters: Mapping[str, str],
+    sign: np.ndarray,
+    allowed: np.ndarray,
+) -> None:
+    """Withdraw that lines are kept where this rests on samples that have lost their score.
+
+    Args:
+        found: The lines, which are changed.
+        columns: Differences on samples with a score in both runs, by line.
+        at_worst: Differences on lost samples if these had the worst score, by line.
+        frame: The lines with their means and numbers of samples.
+        clusters: The cluster of each sample.
+        sign: 1 where higher scores are better, -1 elsewhere.
+        allowed: By how much the scores may be worse.
+    """
+    if not at_worst:
+        return
+    filled = {line: pd.concat([columns[line], at_worst.get(line)]) for line in columns}
+    stands = {}
+    if filled:
+        table = pd.concat(filled, axis=1)
+        labels = np.array([clusters[str(sample)] for sample in table.index], dtype=object)
+        limit = -(sign * allowed)[list(filled)]
+        family = family_of_columns(table.to_numpy(float), labels, limit)
+        beyond = -sign[list(filled)] * family.gaps - allowed[list(filled)]
+        stands = dict(zip(filled, family.significant & (beyond <= 0), strict=True))
+    for line, differences in at_worst.items():
+        lost = len(differences)
+        if lost > MOST_MISSING * (lost + frame.at[line, "n"]):
+            found.at[line, "outcome"] = "lost"
+        elif found.at[line, "outcome"] in ("kept", "same") and not stands.get(line, False):
+            found.at[line, "outcome"] = "undecided"
+            found.at[line, "needed"] = math.inf
 
 
 def _most_apart(scores: pd.DataFrame, limits: Limits) -> float:

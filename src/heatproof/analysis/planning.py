@@ -1,4 +1,4 @@
-"""How many images it takes to find a difference between methods, among all pairs of a setting.
+"""Images that it takes to find a difference of methods, among all pairs of a setting.
 
 A paired difference with the spread s over images has the standard error s / √n. It is found if it
 is as many standard errors as the largest difference of M equal methods is by chance: the percentile
@@ -22,7 +22,7 @@ from heatproof.analysis.settings import SettingScores
 from heatproof.errors import HeatproofError
 
 MOST_FREEDOM = 1e6
-ROUNDS = 5  # until the number of images, and the percentile for as many, hardly change
+MOST_ROUNDS = 5  # until the number of images, and the percentile for as many, hardly change
 
 
 def check_difference(difference: float) -> None:
@@ -49,7 +49,7 @@ def images_for(difference: float, spread: float, methods: int) -> float:
     if not math.isfinite(spread):
         return math.inf
     count = math.inf
-    for _ in range(ROUNDS):
+    for _ in range(MOST_ROUNDS):
         critical = stdtrit(min(count, MOST_FREEDOM) - 1, 1 - _level_of_a_pair(methods) / 2)
         enough = ((critical + ndtri(POWER)) * spread / difference) ** 2
         count = max(enough, FEWEST_FOR_MID_P)

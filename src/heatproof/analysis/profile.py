@@ -18,7 +18,7 @@ MOST_EXAMPLES = 3
 
 @dataclass(frozen=True)
 class KindEvidence:
-    """What the settings of one kind show.
+    """Evidence of the settings of one kind.
 
     Attributes:
         kind: The kind.

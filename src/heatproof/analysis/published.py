@@ -32,7 +32,7 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.published_lines import Comparison, Correlation, Line
 from heatproof.analysis.published_quantities import (
     AGREEMENT,
-    COORDINATES,
+    BASELINE_COORDINATES,
     CORRELATION,
     FEWEST_FOR_RANKS,
     LEAST_DISTANCE,
@@ -54,13 +54,13 @@ from heatproof.plan.spec import load_spec, parse_protocols
 from heatproof.protocols import Protocol
 from heatproof.runs.format import ProtocolFacts
 
-EMBEDDED = ("paperbirds", "cifar10", "cifar100", "funnybirds")  # data sets that are known by name
+DATA_KNOWN_BY_NAME = ("paperbirds", "cifar10", "cifar100", "funnybirds")
 OTHER_COORDINATES = (
     "coordinates of baselines are compared by their ranks: the paper has distances to the "
     "evaluated images themselves, and means without the last step"
 )
 OVER_METHODS = (AGREEMENT, LEAST_DISTANCE)  # statistics that a network of the same kind has too
-FAMILIES = re.compile("bcos|bagnet|resnext|resnet|vgg|vit|googlenet")  # in names of models
+MODEL_FAMILIES = re.compile("bcos|bagnet|resnext|resnet|vgg|vit|googlenet")  # in names of models
 
 
 def compare_published(run: RunStatistics, table: PublishedTable) -> Comparison:
@@ -110,7 +110,7 @@ def _parsed(protocol: str) -> Protocol:
 
 
 class _Missing(Exception):
-    """Why a run does not have a published number."""
+    """Reason why a run does not have a published number."""
 
 
 class _RunBesidePrint(RunNumbers):
@@ -137,7 +137,7 @@ class _RunBesidePrint(RunNumbers):
         candidates = [p for p in self.plan.protocols if p.id == wanted.id]
         if not candidates:
             raise _Missing(f"it has no {wanted.id}")
-        if entry.quantity in COORDINATES:
+        if entry.quantity in BASELINE_COORDINATES:
             candidates = [p for p in candidates if p.baseline == wanted.baseline_name]
         if not candidates:
             raise _Missing(f"it has {wanted.id} with other baselines")
@@ -160,7 +160,7 @@ class _RunBesidePrint(RunNumbers):
         reasons = self._other_network(model, entry)
         if not exact:
             reasons.append(_other_protocol(protocol.canonical, wanted.canonical))
-        if entry.quantity in COORDINATES:
+        if entry.quantity in BASELINE_COORDINATES:
             reasons.append(OTHER_COORDINATES)
         if entry.quantity == AGREEMENT:
             reasons += self._other_settings(protocol, entry.paper)
@@ -199,7 +199,7 @@ class _RunBesidePrint(RunNumbers):
             )
         data = str(self.run.provenance.spec.get("data", {}).get("name") or "")
         name = data.rpartition(":")[2] if data.startswith("watermark") else data.partition(":")[0]
-        if name in EMBEDDED and not wanted.startswith((name, "cifar")):
+        if name in DATA_KNOWN_BY_NAME and not wanted.startswith((name, "cifar")):
             reasons.append(f"the images are of {name}")
         return reasons
 
@@ -248,7 +248,7 @@ class _RunBesidePrint(RunNumbers):
         """Return the rank correlations with print, over methods or over baselines."""
         groups: dict[tuple[str, str, str], list[Line]] = {}
         for line in lines:
-            if line.entry.quantity in COORDINATES:
+            if line.entry.quantity in BASELINE_COORDINATES:
                 key = line.model, line.entry.quantity, "baseline"
             elif line.entry.method and not line.entry.quantity.startswith(CORRELATION):
                 key = line.model, line.entry.protocol, "method"
@@ -292,7 +292,7 @@ def _needs(entry: Entry) -> str:
         return f"it needs {FEWEST_FOR_RANKS} methods with scores under {FEWEST_FOR_RANKS} baselines"
     if entry.quantity == LEAST_DISTANCE:
         return "it needs maps as they are, with attribution removed and introduced"
-    if entry.quantity in COORDINATES:
+    if entry.quantity in BASELINE_COORDINATES:
         return f"it needs ood=true and the curves of {entry.method}"
     if entry.quantity.startswith(CORRELATION):
         other = entry.quantity.removeprefix(CORRELATION)
@@ -302,7 +302,7 @@ def _needs(entry: Entry) -> str:
 
 def _family(model: str) -> str:
     """Return the kind of network in a model's name: ``torchvision:resnet50`` is a resnet."""
-    found = FAMILIES.search(model.lower())
+    found = MODEL_FAMILIES.search(model.lower())
     return found[0] if found else model
 
 

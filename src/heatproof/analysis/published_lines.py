@@ -51,7 +51,7 @@ class Line:
 
     @property
     def margin(self) -> float:
-        """How far a reproduced number may be off."""
+        """The largest difference of a reproduced number."""
         if self.range is None:
             return MARGIN * abs(self.entry.value)
         return MARGIN * (self.range[1] - self.range[0])

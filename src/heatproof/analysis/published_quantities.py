@@ -25,16 +25,16 @@ from heatproof.tensor.filters import scaled_odd
 CORRELATION = "correlation with "
 AGREEMENT = "agreement over baselines"
 LEAST_DISTANCE = "least distance"
-COORDINATES = {  # of a baseline, and the curves that they are the means of
+BASELINE_COORDINATES = {  # of a baseline, and the curves that they are the means of
     "distance": "ood-raw",
     "half of the mean sigmoid": "mean-sigmoid",
 }
 FEWEST_FOR_RANKS = 4  # methods, and baselines
-KERNEL = re.compile(r"smooth\((\d+), of=(\d+)\)")  # of maps of another size
+KERNEL_OF_MAPS = re.compile(r"smooth\((\d+), of=(\d+)\)")  # of maps of another size
 
 
 class RunNumbers:
-    """What a run has of the quantities that papers print."""
+    """The quantities that papers print, of a run."""
 
     def __init__(self, run: RunStatistics):
         self.run = run
@@ -65,7 +65,7 @@ class RunNumbers:
         A kernel for maps of another size is also found by its size in pixels of the model's maps.
         """
         wanted = {Expression.parse(text).canonical}
-        kernel = KERNEL.search(text)
+        kernel = KERNEL_OF_MAPS.search(text)
         if kernel:
             size, of = map(int, kernel.groups())
             scaled = scaled_odd(size, self._grid_height(model) / of)
@@ -208,7 +208,7 @@ def _coordinate(
     run: RunNumbers, model: str, protocol: ProtocolFacts, method: str, entry: Entry
 ) -> Estimate | None:
     """Return the mean over steps and samples of a distance, or of the information left."""
-    curves = run.kept(model).curves(protocol, method, COORDINATES[entry.quantity])
+    curves = run.kept(model).curves(protocol, method, BASELINE_COORDINATES[entry.quantity])
     if curves is None:
         return None
     scale = 0.5 if entry.quantity.startswith("half") else 1.0
@@ -224,5 +224,5 @@ QUANTITIES: dict[str, Quantity] = {  # by how the name of a quantity begins
     "accuracy": _accuracy,
     "worst-patch accuracy": _worst_patch_accuracy,
     LEAST_DISTANCE: _least_distance,
-    **dict.fromkeys(COORDINATES, _coordinate),
+    **dict.fromkeys(BASELINE_COORDINATES, _coordinate),
 }

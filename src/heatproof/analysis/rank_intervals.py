@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-TIE = 1e-6  # of the largest mean: means that differ by less are equal but for rounding
+RELATIVE_TIE = 1e-6  # of the largest mean: means that differ by less are equal but for rounding
 
 
 def tie_tolerance(means: np.ndarray) -> float:
     """Return the largest difference of means that is a tie."""
     finite = np.abs(means[np.isfinite(means)])
-    return TIE * float(finite.max(initial=0.0))
+    return RELATIVE_TIE * float(finite.max(initial=0.0))
 
 
 def rank(

@@ -29,12 +29,12 @@ from heatproof.analysis.settings import Key as Key
 from heatproof.analysis.settings import SettingScores, scored_settings
 from heatproof.runs.format import MethodFacts
 
-REACH = 2  # standard errors by which ranks are moved
+RANK_REACH = 2  # standard errors by which ranks are moved
 LEAST_RELIABILITY = 0.8  # mean correlation of a ranking with its draws, for an interval
-NEARLY_ALL = 0.995  # of the draws
+NEARLY_ALL_DRAWS = 0.995  # of the draws
 MOST_COMPARED_DRAWS = 1000
 CONTROL = "control"  # the family of methods that do not depend on the model
-ALIASES = ("input", "middle", "final", "cam")  # of layers, in the order of preference
+LAYER_ALIASES = ("input", "middle", "final", "cam")  # of layers, in the order of preference
 
 
 def ranked_layers(rows: pd.DataFrame, methods: Mapping[str, MethodFacts]) -> RankedLayers:
@@ -69,7 +69,7 @@ def ranked_layers(rows: pd.DataFrame, methods: Mapping[str, MethodFacts]) -> Ran
         for method, layer in layer_of.items():
             used.setdefault(layer, set()).add(methods[method].layer)
         names = {
-            layer: next((alias for alias in ALIASES if alias in aliases), layer)
+            layer: next((alias for alias in LAYER_ALIASES if alias in aliases), layer)
             for layer, aliases in used.items()
         }
         ranked |= {(str(model), method): names[layer] for method, layer in layer_of.items()}
@@ -279,7 +279,7 @@ def _standings_of_model(model: str, settings: Sequence[SettingScores]) -> Standi
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far rankings of the same methods agree.
+    """Agreement of rankings of the same methods.
 
     Attributes:
         methods: The methods that all rankings contain.
@@ -457,7 +457,7 @@ def measure_agreement(measure: Measure, whole: Rankings, drawn: Rankings) -> Est
         return Estimate(value, np.nan, np.nan)
     estimate = Estimate.of(value, measure(drawn))
     ranks = whole.ranks
-    reach = REACH * np.sqrt(((drawn.ranks - ranks) ** 2).mean(0))
+    reach = RANK_REACH * np.sqrt(((drawn.ranks - ranks) ** 2).mean(0))
     apart = ranks - ranks.mean(0)
     moved = [ranks - np.clip(apart, -reach, reach), ranks + np.sign(apart) * reach]
     if not _contradict(drawn.ranks):
@@ -473,7 +473,7 @@ def _contradict(drawn: np.ndarray) -> bool:  # (R, K, M)
     for i in range(some.shape[-1] - 1):
         before = (some[..., i : i + 1] < some[..., i + 1 :]).mean(0)  # (K, M - i - 1)
         after = (some[..., i : i + 1] > some[..., i + 1 :]).mean(0)
-        if ((before.max(0) >= NEARLY_ALL) & (after.max(0) >= NEARLY_ALL)).any():
+        if ((before.max(0) >= NEARLY_ALL_DRAWS) & (after.max(0) >= NEARLY_ALL_DRAWS)).any():
             return True
     return False
 

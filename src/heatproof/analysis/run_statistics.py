@@ -136,7 +136,7 @@ class RunStatistics(Run):
 
     @cached_property
     def evidence(self) -> list[Evidence]:
-        """What the scores of each model show; of each layer, where methods are ranked within."""
+        """Evidence of each model, or of each layer, where methods are ranked within layers."""
         return [
             self.evidence_of(at_layer)
             for standing in self.standings
@@ -144,27 +144,27 @@ class RunStatistics(Run):
         ]
 
     def evidence_of(self, standing: Standings) -> Evidence:
-        """Return what standings show."""
+        """Return the evidence of standings."""
         passes = {method: self.passes(method) for method in standing.methods}
         return Evidence(standing, self.controls(standing.methods), passes)
 
     @cached_property
     def evidence_of_networks(self) -> Evidence | None:
-        """What a run of five networks or more shows about others of their kind; else None."""
+        """Evidence of five networks or more about others of their kind; None for fewer."""
         if any(self.ranked_layers.values()) or self.races:
             return None
         return evidence_of_networks(self.settings, self.controls(list(self.methods)))
 
     @cached_property
     def not_ranked(self) -> list[str]:
-        """Which methods have scores and are not ranked, and why, in words."""
+        """Methods that have scores and are not ranked, with the reason, in words."""
         reasons = [reason for evidence in self.evidence for reason in evidence.not_ranked]
         failed = [reason for reason in reasons if reason.failed]
         return wording.not_ranked(failed, self.setting_labels)
 
     @cached_property
     def input_advice(self) -> list[str]:
-        """What to do about models whose images hardly fit their normalization, in sentences."""
+        """Advice about models whose images hardly fit their normalization, in sentences."""
         return [text for model in self.models if (text := self._input_advice(model))]
 
     def _input_advice(self, model: str) -> str:
@@ -198,12 +198,12 @@ class RunStatistics(Run):
 
     @cached_property
     def counts(self) -> SampleCounts:
-        """How many images, grids and maps were evaluated."""
+        """Numbers of images, grids and maps that were evaluated."""
         return self._count(self.rows)
 
     @cached_property
     def counts_of(self) -> dict[tuple[str, Key], SampleCounts]:
-        """How many images, grids and maps were evaluated, by model and setting."""
+        """Numbers of images, grids and maps that were evaluated, by model and setting."""
         columns = self.rows[[*GROUP, "status", "sample"]]
         parts = groups(columns, GROUP)
         return {(key[0], (key[1], key[2], key[3])): self._count(part) for key, part in parts}
@@ -335,9 +335,9 @@ class RunStatistics(Run):
             first: ``better``, ``other``, ``ahead`` (the mean paired difference, in the direction of
             better), ``p`` (adjusted for all pairs of the setting), ``significant`` (``p`` of at
             most 0.05), ``n`` (images or grids that all ranked methods have a score for), ``needed``
-            (how many would show a difference as large among all pairs, in four of five data sets;
-            nan if ``n`` is too small for any test) and ``detectable`` (the difference that ``n`` of
-            them would show). Methods that are not ranked are left out.
+            (how many would show a difference as large among all pairs, in four of five data sets)
+            and ``detectable`` (the difference that ``n`` of them would show); both are nan if ``n``
+            is too small for any test. Methods that are not ranked are left out.
 
         Raises:
             HeatproofError: If there is no such model or protocol.

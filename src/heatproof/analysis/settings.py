@@ -90,7 +90,7 @@ class SettingScores:
 
     @property
     def together(self) -> np.ndarray | None:  # (M, M)
-        """Which methods are ranked against each other; None if all are."""
+        """Pairs of methods that are ranked against each other; None for all."""
         return ranked_together(self.ranked_layers)
 
     @cached_property
@@ -114,7 +114,7 @@ class SettingScores:
 
     @cached_property
     def missing(self) -> np.ndarray:  # (M,)
-        """How many of the usual samples each method has no score for."""
+        """Number of usual samples that each method has no score for."""
         absent = ~np.isfinite(self.table.values)
         if self.evaluated is not None:
             absent &= self.evaluated

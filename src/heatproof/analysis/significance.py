@@ -1,4 +1,4 @@
-"""Which methods differ significantly: all pairs under one setting, letters for ties, and power.
+"""Tests of all pairs of methods under one setting, letters for ties, and power.
 
 All pairs of ranked methods are one family (`families`), tested on the images that all of them have
 a score for. A lead that rests on missing scores, or on scores that were perfect so far, is not
@@ -67,7 +67,7 @@ class PairedTests:
 
     @property
     def different(self) -> np.ndarray:  # (M, M)
-        """Which pairs differ significantly."""
+        """The pairs that differ significantly, as a mask."""
         return self.ahead | self.ahead.T
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Which choice moves the ranking most: the model, the protocol, its settings or its baseline.
+"""Variance of ranks, split among choices: the model, the protocol, its settings or its baseline.
 
 The ranks of M methods under C settings vary because methods differ, and because a choice (another
 baseline, say) changes their order. A setting shifts no mean rank, so the variance of all ranks is
@@ -27,7 +27,7 @@ CHOICES = ("model", "protocol", "setting", "baseline")
 
 @dataclass(frozen=True)
 class Shares:
-    """How the variance of ranks is split, as fractions of all of it.
+    """Parts of the variance of ranks, as fractions of all of it.
 
     Attributes:
         methods: The methods that are ranked under all settings.

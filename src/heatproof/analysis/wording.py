@@ -481,6 +481,7 @@ def comparison(scores: int, significant: int, alone: Sequence[str], compared: bo
 
 GATE = {
     "worse": "is worse than allowed",
+    "lost": "has lost scores",
     "undecided": "may be worse than allowed",
     "kept": "is not worse than allowed",
     "same": "has the same scores in both runs on every image",
@@ -491,13 +492,17 @@ def gate(line: Mapping[str, Any]) -> str:
     """Word one line of the gate: whether a score is worse than it may be."""
     where = ", ".join(filter(None, (line["protocol"], line["setting"], line["baseline"])))
     what = f"{line['method']} on {line['model']} ({where})"
+    lost = f"no score on {counted(line['lost'], 'image')} with one in the first run"
+    if line["outcome"] == "lost":
+        return f"{what} {GATE['lost']}: it has {lost}, and one on {line['n']} of the others"
     if not line["n"]:
         return f"{what} cannot be compared: no image has a score in both runs"
     ends = f" ({line['low']:+z.3f} to {line['high']:+z.3f})" if math.isfinite(line["low"]) else ""
     return (
         f"{what} {GATE[line['outcome']]}: {line['a']:.3f} → {line['b']:.3f}, "
         f"a difference of {line['difference']:+z.3f}{ends}; allowed "
-        f"{line['allowed']:g}, n = {line['n']}{would_decide(line['outcome'], line['needed'])}"
+        f"{line['allowed']:g}, n = {line['n']}{f'; {lost}' if line['lost'] else ''}"
+        f"{would_decide(line['outcome'], line['needed'])}"
     )
 
 

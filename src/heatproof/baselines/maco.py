@@ -96,29 +96,25 @@ class Renderer(NamedTuple):
 
 
 XPLIQUE_SIDE = 512
+OWN_RENDERER = Renderer(
+    contrast="rgb",
+    deviation=1,
+    phase_start="circle",
+    gain_start=1,
+    crop_sides="shrinking",
+    min_side=0.05,
+    max_side=0.5,
+    crops=16,
+    whole=0.5,
+    scale=2,
+    paired=True,
+    inside=True,
+)
 RENDERERS: dict[str | None, Renderer] = {
-    None: Renderer(
-        contrast="rgb",
-        deviation=1,
-        phase_start="circle",
-        gain_start=1,
-        crop_sides="shrinking",
-        min_side=0.05,
-        max_side=0.5,
-        crops=16,
-        whole=0.5,
-        scale=2,
-        paired=True,
-        inside=True,
-    ),
-    "xplique": Renderer(
+    None: OWN_RENDERER,
+    "xplique": OWN_RENDERER._replace(
         contrast="decorrelated",
-        deviation=1,
         phase_start="normal",
-        gain_start=1,
-        crop_sides="shrinking",
-        min_side=0.05,
-        max_side=0.5,
         crops=32,
         whole=0,
         scale=None,

@@ -24,7 +24,8 @@ from heatproof.text import counted, printable
     metavar="METHOD:AMOUNT",
     multiple=True,
     help="End with code 4 if a method (or any of all) scores worse in another run by more than "
-    "this amount, with confidence for all lines together.",
+    "this amount, with confidence for all lines together, or has no score there on more than a "
+    "tenth of the images.",
 )
 @click.option(
     "--undecided",

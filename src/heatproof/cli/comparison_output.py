@@ -33,7 +33,7 @@ def compare_runs(
         html_file: A file for a page.
 
     Returns:
-        Whether a score is worse than allowed, and whether this is undecided for one.
+        Whether a score is worse than allowed or lost, and whether this is undecided for one.
     """
     allowed = [parse_limit(text) for text in limits]
     first = Result.load(run)
@@ -59,7 +59,7 @@ def compare_runs(
             outcomes |= print_gate(one.gate)
     if html_file is not None:
         print_plain(f"page: {html_file}")
-    return "worse" in outcomes, "undecided" in outcomes
+    return bool(outcomes & {"worse", "lost"}), "undecided" in outcomes
 
 
 def parse_limit(text: str) -> tuple[str, float]:

@@ -281,9 +281,12 @@ class RunWatcher(Watcher):
         self._before = self._passed() - passed
         self._meter.reused += passed
 
-    def advance(self, task: Task, passed: float) -> None:
-        if task in self._open:
-            self._elsewhere[task.name] = passed
+    def advance(self, task: Task, passed: float, kept: float) -> None:
+        if task not in self._open:
+            return
+        if task.name not in self._elsewhere:
+            self._meter.reused += min(kept, OPEN_FRACTION * self._weights[task.name])
+        self._elsewhere[task.name] = passed
 
     def note(self, text: str) -> None:
         self._meter.note(text)

@@ -41,8 +41,11 @@ class Watcher:
     def resume(self, task: Task, passes: Counter[str]) -> None:
         """Called before a task is computed, with the passes of an earlier attempt that are kept."""
 
-    def advance(self, task: Task, passed: float) -> None:
-        """Called now and then with what another process has made of a task, in forward passes."""
+    def advance(self, task: Task, passed: float, kept: float) -> None:
+        """Called now and then with what another process has of a task, in forward passes.
+
+        Of those that it has passed, some were kept from an earlier attempt.
+        """
 
     def note(self, text: str) -> None:
         """Called with a line for the user, such as that a worker was lost."""
@@ -98,7 +101,7 @@ def begin(plan: Plan, open_tasks: Sequence[OpenTask], watcher: Watcher) -> None:
             watcher.finish(task, True)
 
 
-def execute_task(plan: Plan, store: Store, task: Task, pace: Pace) -> None:
+def execute_task(plan: Plan, store: Store, task: Task, pace: Pace, watcher: Watcher) -> None:
     """Compute the records of one task that a run directory does not have yet.
 
     Args:
@@ -106,10 +109,11 @@ def execute_task(plan: Plan, store: Store, task: Task, pace: Pace) -> None:
         store: Where results are read and written.
         task: The task.
         pace: How long samples take, which the task adds to.
+        watcher: Follows the task.
     """
     open_task = _open_task(store, task)
     if open_task.missing:
-        run_task(plan, store, open_task, task.load(), pace, Watcher())
+        run_task(plan, store, open_task, task.load(), pace, watcher)
 
 
 def find_open_tasks(plan: Plan, store: Store) -> list[OpenTask]:

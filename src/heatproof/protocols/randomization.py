@@ -25,7 +25,8 @@ from heatproof.tensor.noise import chance
 
 DEVIATION = 0.1  # of the noise of `denoise`
 MAPS_KEPT = 8  # of each sample, for other protocols of the same map
-NOT_FINITE = "the map of a network with random weights is not finite"
+NETWORK_NOT_FINITE = "the map of a network with random weights is not finite"
+CLASS_NOT_FINITE = "the map of the other class is not finite"
 
 
 class RandomNetworks(Protocol):
@@ -142,12 +143,11 @@ class Randomization(RandomNetworks):
         finite = torch.ones(len(maps), dtype=torch.bool, device=maps.device)
         for network in networks:
             other = self._maps(model, batch, network)
-            finite &= torch.isfinite(other).flatten(1).all(1)
+            finite &= _finite(other)
             similarities.append(map_similarity(own, other, self.similarity, self.normalization))
         curve = torch.stack(similarities, 1)
         value = torch.where(finite, curve.nan_to_num(0).mean(1), torch.nan)
-        reasons = ["" if f else NOT_FINITE for f in finite.tolist()]
-        return Scores(value, reasons, {"similarity": curve})
+        return Scores(value, _reasons(finite, NETWORK_NOT_FINITE), {"similarity": curve})
 
 
 @protocol
@@ -169,12 +169,12 @@ class EfficientRandomization(RandomNetworks):
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         own, (network,) = self._pairs(model, batch, maps)
         other = self._maps(model, batch, network)
-        finite = torch.isfinite(other).flatten(1).all(1)
+        finite = _finite(other)
         before = level_entropy(own, self.bins)
         after = level_entropy(other.nan_to_num(0), self.bins)
         value = torch.where(finite & (before > 0), after / before - 1, torch.nan)
-        reasons = ["" if f else NOT_FINITE for f in finite.tolist()]
-        return Scores(value, reasons, {"entropy": torch.stack([before, after], 1)})
+        curves = {"entropy": torch.stack([before, after], 1)}
+        return Scores(value, _reasons(finite, NETWORK_NOT_FINITE), curves)
 
 
 @protocol
@@ -208,10 +208,17 @@ class RandomLogit(Protocol):
         target = other_classes(batch.target, model.n_classes, batch.ids, batch.rng.seed)
         other = cached(batch.map_cache, "other class", lambda: explain(batch.x, target=target))
         value = map_similarity(maps, other, self.similarity, self.normalization)
-        finite = torch.isfinite(other).flatten(1).all(1).tolist()
-        reasons = ["" if f else "the map of the other class is not finite" for f in finite]
-        constant = torch.isnan(value) & torch.isfinite(other).flatten(1).all(1)
-        return Scores(value.masked_fill(constant, 0), reasons)
+        finite = _finite(other)
+        constant = torch.isnan(value) & finite
+        return Scores(value.masked_fill(constant, 0), _reasons(finite, CLASS_NOT_FINITE))
+
+
+def _finite(maps: Tensor) -> Tensor:  # (B,)
+    return torch.isfinite(maps).flatten(1).all(1)
+
+
+def _reasons(finite: Tensor, reason: str) -> list[str]:
+    return ["" if is_finite else reason for is_finite in finite.tolist()]
 
 
 def other_classes(target: Tensor, classes: int, ids: Sequence[str], seed: int) -> Tensor:

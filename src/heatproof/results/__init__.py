@@ -1,4 +1,4 @@
-"""What comes out of a run: ``Result``, its tables and figures, and results beside each other."""
+"""Results of a run: ``Result``, its tables and figures, and results beside each other."""
 
 from heatproof.results.result import Result
 

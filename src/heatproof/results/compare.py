@@ -18,17 +18,17 @@ from heatproof.analysis.paired_differences import run_differences
 from heatproof.analysis.published_tables import PREFIX
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.results.result import JSON_SCHEMA, Result
-from heatproof.results.tables import WIDTH, html_table, records, write_json
+from heatproof.results.tables import TERMINAL_WIDTH, html_table, records, write_json
 from heatproof.runs.format import IMAGES, ModelView, Provenance
 from heatproof.runs.store import Store
 from heatproof.text import counted
 
 MOST_LINES = 20  # of a repr
 EVERY_METHOD = "all"
-NOT_A_CHANGE = ("started",)  # keys of the provenance that differ between any two runs
+ALWAYS_DIFFERENT = ("started",)  # keys of the provenance that differ between any two runs
 # Keys of a spec that change no number, and those that are compared by the plan of a run.
-DESCRIPTIONS = ("version", "about", "lead")
-PARTS = ("models", "methods", "protocols")
+SPEC_DESCRIPTIONS = ("version", "about", "lead")
+SPEC_PARTS = ("models", "methods", "protocols")
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,9 @@ class RunComparison:
         Returns:
             The lines of `differences` that a limit is for, as one family, with ``outcome``:
             ``worse`` and ``kept`` are certain at a joint level of 5 %; the scores of ``same`` lines
-            are the same on every image; ``undecided`` lines have ``needed``, about how many images
-            would decide them. ``allowed`` is the limit.
+            are the same on every image; a ``lost`` line has no score in the second run on more than
+            a tenth of the images that have one in the first (``lost`` of them); ``undecided`` lines
+            have ``needed``, about how many images would decide them. ``allowed`` is the limit.
 
         Raises:
             HeatproofError: If the results do not share a method.
@@ -108,7 +109,7 @@ class RunComparison:
 
     @property
     def summary(self) -> str:
-        """How many scores were compared, and how many differ significantly, as a sentence."""
+        """Numbers of scores that were compared and that differ significantly, as a sentence."""
         alone = [
             f"{len(lines)} only in {name}"
             for name, lines in (("a", self.only_in_a), ("b", self.only_in_b))
@@ -120,16 +121,18 @@ class RunComparison:
     def __repr__(self) -> str:
         lines = [self.summary]
         for title, group in self.groups():
-            lines += ["", title[:WIDTH]]
+            lines += ["", title[:TERMINAL_WIDTH]]
             width = min(40, max(len(row["method"]) for row in group))
-            lines += [_text_line(row, width)[:WIDTH] for row in group[:MOST_LINES]]
+            lines += [_text_line(row, width)[:TERMINAL_WIDTH] for row in group[:MOST_LINES]]
             if len(group) > MOST_LINES:
                 lines.append(f"  and {counted(len(group) - MOST_LINES, 'more method')}")
         if len(self.changes):
             lines += ["", "changed:"]
             for row in self.changes.to_dict("records")[:MOST_LINES]:
                 line = f"  {row['what']}: {row['a']} → {row['b']}"
-                lines.append(line if len(line) <= WIDTH else line[: WIDTH - 1] + "…")
+                lines.append(
+                    line if len(line) <= TERMINAL_WIDTH else line[: TERMINAL_WIDTH - 1] + "…"
+                )
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -179,7 +182,9 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
     first, second = (_result(result) for result in (a, b))
     keys = [*GROUP, "method"]
     changes = _changes(first.store, second.store)
-    lines = _differences(first, second, not len(changes)).drop(columns=["outcome", "needed"])
+    lines = _differences(first, second, not len(changes)).drop(
+        columns=["outcome", "needed", "lost"]
+    )
     present = [r.scores[keys].drop_duplicates(ignore_index=True) for r in (first, second)]
     if not len(lines):
         raise HeatproofError(
@@ -244,7 +249,7 @@ def _changes(a: Store, b: Store) -> pd.DataFrame:
     names = list(dict.fromkeys([*of_a, *of_b]))
     if _from_python(a) != _from_python(b):  # they record other keys of the same settings
         names = [name for name in names if name in of_a and name in of_b]
-        names = [name for name in names if name.removeprefix("spec.") not in PARTS]
+        names = [name for name in names if name.removeprefix("spec.") not in SPEC_PARTS]
     lines = [
         (name, *_shown(of_a.get(name), of_b.get(name)))
         for name in names
@@ -292,7 +297,7 @@ def _images(store: Store) -> dict[tuple[ModelView, str], Tensor]:
 def _settings(store: Store) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a run's spec, versions and hardware."""
     provenance = store.provenance()
-    spec = {key: v for key, v in provenance.spec.items() if key not in DESCRIPTIONS}
+    spec = {key: v for key, v in provenance.spec.items() if key not in SPEC_DESCRIPTIONS}
     yield from _flat("spec", spec)
     yield from _flat("", _machine(provenance))
 
@@ -311,7 +316,7 @@ def _parts(store: Store) -> Iterator[tuple[str, Any]]:
 
 
 def _machine(provenance: Provenance) -> dict[str, Any]:
-    return provenance.model_dump(mode="json", exclude={"spec", "models", *NOT_A_CHANGE})
+    return provenance.model_dump(mode="json", exclude={"spec", "models", *ALWAYS_DIFFERENT})
 
 
 def _flat(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -21,7 +21,7 @@ from heatproof.results.compare import RunComparison
 from heatproof.text import printable
 
 STYLE = Path(report.__file__).parent / "assets" / "style.css"
-BAR = (120.0, 16.0)  # width and height of a drawn interval, in pixels
+BAR_SIZE = (120.0, 16.0)  # width and height of a drawn interval, in pixels
 MOST_TEXT = 200  # characters of a changed value
 
 
@@ -35,7 +35,7 @@ class ComparedRun:
 
     @property
     def gate_lines(self) -> list[str]:
-        """What the gate found, in sentences; empty if there is none."""
+        """Findings of the gate, in sentences; empty if there is none."""
         return [] if self.gate is None else wording.gate_lines(self.gate)
 
 
@@ -116,7 +116,7 @@ def _bar(line: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Markup:
     ends = _ends(line)
     if not np.isfinite(ends).all():
         return Markup("")
-    width, height = BAR
+    width, height = BAR_SIZE
     largest = float(np.nanmax(np.abs([_ends(other) for other in lines]))) or 1.0
     low, value, high = (width / 2 * (1 + 0.92 * ends / largest)).round(1)
     middle = height / 2

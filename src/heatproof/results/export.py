@@ -43,7 +43,7 @@ def _ranking_lines(result: Result) -> pd.DataFrame:
         for method, letters in zip(scores.pairs.methods, scores.pairs.letters, strict=True)
     }
     frame = result.summary()
-    keys = zip(*(frame[name] for name in (*tables.SETTING, "method")), strict=True)
+    keys = zip(*(frame[name] for name in (*tables.SETTING_COLUMNS, "method")), strict=True)
     marks = [found.get(key, ("", False)) for key in keys]
     letters, best = zip(*marks, strict=True) if marks else ((), ())
     return frame.assign(letters=letters, may_be_best=best)
@@ -122,7 +122,7 @@ def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, An
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a table is written.
+    """Layout of a table.
 
     Attributes:
         select: ``model`` and ``protocol``, to select lines.

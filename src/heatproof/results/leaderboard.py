@@ -15,7 +15,7 @@ from heatproof.analysis.settings import scored_settings
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.results.result import JSON_SCHEMA, Result
 from heatproof.results.submission import Submission, read_submission
-from heatproof.results.tables import WIDTH, html_table, records, write_json
+from heatproof.results.tables import TERMINAL_WIDTH, html_table, records, write_json
 from heatproof.runs.addresses import to_read
 from heatproof.runs.format import ProtocolFacts, is_run
 
@@ -65,7 +65,7 @@ def place_and_mark(line: Mapping[str, Any]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class RunNote:
-    """Who made a run, when and with what.
+    """Maker, date and version of a run.
 
     Attributes:
         by: Who submitted it; empty for a run directory.
@@ -128,7 +128,7 @@ class Leaderboard:
     def __repr__(self) -> str:
         lines = []
         for board in self.boards:
-            lines.append(board.title[:WIDTH])
+            lines.append(board.title[:TERMINAL_WIDTH])
             for line in board.lines.head(MOST_LINES).to_dict("records"):
                 name = f"{line['method']} · {line['model']} · {line['run']}"
                 name = name if len(name) <= 56 else name[:55] + "…"
@@ -136,7 +136,7 @@ class Leaderboard:
                 interval = f"({line['low']:.3f} … {line['high']:.3f})" if has_interval else ""
                 place, mark = place_and_mark(line)
                 text = f"{place:>4}  {name:<56}  {line['mean']:.3f}  {interval}"
-                lines.append(f"{text}  {mark}"[:WIDTH].rstrip())
+                lines.append(f"{text}  {mark}"[:TERMINAL_WIDTH].rstrip())
             if len(board.lines) > MOST_LINES:
                 lines.append(f"      and {len(board.lines) - MOST_LINES} more")
             lines.append("")

@@ -52,7 +52,7 @@ from heatproof.runs.sealed import read_spec
 from heatproof.runs.store import Store
 from heatproof.runs.task_files import TaskTensors
 
-ROUNDING = 1e-6  # by which scores of other machines may differ
+SCORE_ROUNDING = 1e-6  # by which scores of other machines may differ
 LOGIT_ROUNDING = 1e-3  # of the largest logit
 
 
@@ -341,7 +341,7 @@ def _rows(group: _Group) -> pa.Table:
 
 
 class _Distinct(NamedTuple):
-    """Which rows of some columns are equal."""
+    """Rows of some columns that are equal."""
 
     number: np.ndarray  # (rows,) of the distinct values
     first: np.ndarray  # (distinct values,) the first row of each
@@ -373,7 +373,9 @@ def _check_equal(group: _Group, rows: pa.Table, first: np.ndarray, counts: Seque
         counts: Numbers of rows of the sources.
     """
     values = rows["value"].to_numpy()
-    same = np.isclose(values, values[first], rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
+    same = np.isclose(
+        values, values[first], rtol=SCORE_ROUNDING, atol=SCORE_ROUNDING, equal_nan=True
+    )
     for name in ("status", "target", "layer"):
         codes = _codes(rows[name])
         same &= codes == codes[first]

@@ -17,7 +17,7 @@ import heatproof
 from heatproof.analysis import wording
 from heatproof.analysis.costs import cost_frame
 from heatproof.analysis.counts import SampleCounts
-from heatproof.analysis.doubts import FEW, guessing
+from heatproof.analysis.doubts import FEWEST_IMAGES_AND_GRIDS, guessing
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import GROUP, RESAMPLES
 from heatproof.analysis.run_statistics import RunStatistics, with_texts
@@ -112,7 +112,7 @@ class Result(RunStatistics):
 
     @property
     def verdicts(self) -> list[str]:
-        """Which method is the best on each model, one sentence each.
+        """The best method on each model, or those that may be, one sentence each.
 
         With five models or more, one sentence is about other networks of their kind.
         """
@@ -122,7 +122,7 @@ class Result(RunStatistics):
 
     @property
     def caveats(self) -> list[str]:
-        """What to know before the numbers are used, in sentences; empty if there is nothing.
+        """Caveats to know before the numbers are used, in sentences; empty if there are none.
 
         Methods that are not ranked because scores are missing, files that are damaged, models that
         are not shown to classify better than guessing, images that hardly fit the normalization,
@@ -150,7 +150,7 @@ class Result(RunStatistics):
     @property
     def _few_samples(self) -> list[str]:
         clusters = self.rows.loc[self.rows["status"] == "ok", "cluster"].nunique()
-        if not 0 < clusters < FEW:
+        if not 0 < clusters < FEWEST_IMAGES_AND_GRIDS:
             return []
         verb = "is" if clusters == 1 else "are"
         images = counted(clusters, "image")
@@ -168,7 +168,7 @@ class Result(RunStatistics):
 
     @property
     def _empty_settings(self) -> list[str]:
-        """Why settings have no score on a model that has some under others."""
+        """Settings without a score on a model that has some under others, with the reason."""
         counts = self.summary_frame.groupby(GROUP, sort=False, observed=True)["n"].sum()
         scored = {key[0] for key, n in counts.items() if n}
         sentences = []
@@ -184,7 +184,7 @@ class Result(RunStatistics):
 
     @property
     def _unscored(self) -> list[str]:
-        """Why methods have no score under any setting, one sentence each.
+        """Methods without a score under any setting, with the reason, one sentence each.
 
         A control without one, such as a constant map, which ranks nothing, is no surprise.
         """
@@ -283,14 +283,14 @@ class Result(RunStatistics):
 
     @property
     def left_out(self) -> pd.DataFrame:
-        """Why rows have no score: one line per reason, with the number of its samples."""
+        """Reasons why rows have no score, one line each, with the number of samples."""
         lost = with_texts(self.rows[self.rows["status"] != "ok"])
         reasons = lost.groupby(["model", "protocol", "method", "status", "message"], sort=False)
         return reasons.size().rename("samples").reset_index()
 
     @property
     def notes(self) -> pd.DataFrame:
-        """What methods say about their maps: one line per kind of note, with an example."""
+        """Notes of methods on their maps: one line per kind, with an example."""
         noted = with_texts(self.rows[self.rows["note"] != ""])
         kinds = noted["note"].map(kind_of).rename("kind")
         groups = noted.groupby(["model", "method", kinds], sort=False)
@@ -398,7 +398,7 @@ class Result(RunStatistics):
 
     @property
     def source(self) -> str:
-        """What made this result, in one line: version, run, hash of the spec, and date."""
+        """Origin of this result, in one line: version, run, hash of the spec, and date."""
         facts = self.provenance
         return (
             f"heatproof {facts.heatproof}, run {printable(self.name)}, spec {self.spec_hash}, "

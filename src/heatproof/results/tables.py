@@ -22,11 +22,11 @@ from heatproof.analysis.settings import SettingScores
 from heatproof.protocols import PROTOCOLS
 from heatproof.text import counted, short_titles
 
-WIDTH = 100  # columns of a terminal
+TERMINAL_WIDTH = 100  # columns of a terminal
 MOST_BLOCKS = 6  # rankings in a repr
 MOST_LINES = 12  # methods of a ranking in a repr
 NONE = "–"
-SETTING = ("model", "protocol", "setting", "baseline")  # columns of a summary
+SETTING_COLUMNS = ("model", "protocol", "setting", "baseline")  # columns of a summary
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -74,7 +74,7 @@ def blocks(summary: pd.DataFrame) -> Iterator[Block]:
         summary: What ``Result.summary`` returns.
     """
     titles = short_titles(summary["model"])
-    groups = summary.groupby(list(SETTING), sort=False)
+    groups = summary.groupby(list(SETTING_COLUMNS), sort=False)
     for (model, protocol, setting, baseline), group in groups:
         better = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
         settings = ", ".join(filter(None, (setting, baseline and f"baseline={baseline}")))
@@ -112,7 +112,7 @@ def to_text(
     verdicts: Sequence[str] = (),
     race: Sequence[str] = (),
 ) -> str:
-    """Return rankings as text of at most ``WIDTH`` columns; long ones are cut.
+    """Return rankings as text of at most ``TERMINAL_WIDTH`` columns; long ones are cut.
 
     Args:
         heading: The first line.
@@ -123,11 +123,15 @@ def to_text(
     """
     lines = [_cut(heading)]
     for text in [*verdicts[:MOST_BLOCKS], *race, *(f"! {caveat}" for caveat in caveats)]:
-        wrapped = textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+        wrapped = textwrap.wrap(
+            text, TERMINAL_WIDTH, break_long_words=False, break_on_hyphens=False
+        )
         lines += wrapped if text.startswith("!") or text in race else map(_cut, wrapped)
     every = list(blocks(summary))
     for block in every[:MOST_BLOCKS]:
-        title = textwrap.wrap(block.title, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        title = textwrap.wrap(
+            block.title, TERMINAL_WIDTH, subsequent_indent="  ", break_on_hyphens=False
+        )
         lines += ["", *title, *_text_lines(block.lines)]
     if len(every) > MOST_BLOCKS:
         lines += [
@@ -143,7 +147,7 @@ def _text_lines(ranking: list[Line]) -> Iterator[str]:
     means = max(len(line.mean) for line in shown)
     intervals = max(len(line.interval) for line in shown)
     rest = 2 + ranks + 2 + 2 + means + 2 + intervals
-    methods = min(max(len(line.method) for line in shown), WIDTH - rest)
+    methods = min(max(len(line.method) for line in shown), TERMINAL_WIDTH - rest)
     for line in shown:
         name = _cut(line.method, methods)
         text = (
@@ -155,7 +159,7 @@ def _text_lines(ranking: list[Line]) -> Iterator[str]:
         yield f"  and {counted(len(ranking) - MOST_LINES, 'more method')}"
 
 
-def _cut(text: str, width: int = WIDTH) -> str:
+def _cut(text: str, width: int = TERMINAL_WIDTH) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -215,7 +219,7 @@ def _html_block(block: Block) -> Markup:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a table with one column per setting is written.
+    """Layout of a table with one column per setting.
 
     Attributes:
         digits: Digits after the point.
@@ -304,7 +308,7 @@ class Grid(NamedTuple):
 
     @property
     def usual(self) -> list[int]:
-        """How many scores most means of each column are over."""
+        """Number of scores that most means of each column are over."""
         found = []
         for i in range(len(self.columns)):
             cells = [of_method[i] for _, _, of_method in self.rows]

@@ -182,7 +182,7 @@ class Dispatch:
         def advance(event: tuple[float, dict[str, Any]]) -> None:
             message = event[1]
             if task := self._tasks.get(message["task"]):
-                self._watcher.advance(task, message["passed"])
+                self._watcher.advance(task, message["passed"], message["kept"])
 
         self._client.subscribe_topic(TOPIC, advance)
         try:

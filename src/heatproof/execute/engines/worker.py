@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -24,8 +25,9 @@ from torch import Tensor
 from heatproof.errors import HeatproofError
 from heatproof.execute.engines.job import Job, Outcome, TaskRequest, request, versions
 from heatproof.execute.progress import passes_made
-from heatproof.execute.runner import execute_task
+from heatproof.execute.runner import Watcher, execute_task
 from heatproof.files import file_hash
+from heatproof.models.model import Model
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.spec import make_spec
 from heatproof.plan.speed import Pace
@@ -104,9 +106,8 @@ def compute_task(job: Job, wanted: TaskRequest) -> Outcome:
             with Watch(worker, key, wanted.name) as watch, _as_client(job, worker):
                 store = _store(job, Path(worker.local_directory))
                 session, task = _open(job, wanted, store.root)
-                watch.model = task.model
                 store.fetch(task.name)
-                execute_task(session.plan, store, task, session.pace)
+                execute_task(session.plan, store, task, session.pace, watch)
         except HeatproofError as error:
             where = f"worker {worker.address} on {socket.gethostname()}"
             return Outcome(error=f"{where}: {error}")
@@ -139,7 +140,7 @@ def _caught_warnings() -> Iterator[dict[str, None]]:
         yield texts
 
 
-class Watch:
+class Watch(Watcher):
     """Watches the task of a worker from another thread: reports progress, and stops it.
 
     A task that Dask has cancelled goes on by default. Here it is interrupted, as a local run is,
@@ -147,7 +148,9 @@ class Watch:
     """
 
     def __init__(self, worker: Any, key: object, name: str):
-        self.model: Any = None  # of the task, once it is open
+        self._model: Model | None = None  # of the task, once it is computed
+        self._before = 0.0  # passes of the model before
+        self._kept = 0.0  # passes of an earlier attempt
         self._worker = worker
         self._key = key
         self._name = name
@@ -172,22 +175,29 @@ class Watch:
         if self._interrupted and kind is not Stopped:
             time.sleep(1.0)  # the interruption arrives here, not in Dask's own code
 
+    def resume(self, task: Task, passes: Counter[str]) -> None:
+        self._before = passes_made(task.model)
+        self._kept = passes_made(task.model, passes)
+        self._model = task.model
+        self._report()
+
     def _follow(self) -> None:
-        before = 0.0
         reported = time.monotonic()
-        model = None
         while not self._ended.wait(WATCH_SECONDS):
             if not self._is_wanted():
                 self._interrupt()
                 return
-            if model is None and self.model is not None:
-                model = self.model
-                before = passes_made(model)
-            if model is not None and time.monotonic() - reported >= REPORT_SECONDS:
+            if time.monotonic() - reported >= REPORT_SECONDS:
                 reported = time.monotonic()
-                passed = passes_made(model) - before
-                with suppress(Exception):  # the connection is closing
-                    self._worker.log_event(TOPIC, {"task": self._name, "passed": passed})
+                self._report()
+
+    def _report(self) -> None:
+        if self._model is None:
+            return
+        passed = self._kept + passes_made(self._model) - self._before
+        message = {"task": self._name, "passed": passed, "kept": self._kept}
+        with suppress(Exception):  # the connection is closing
+            self._worker.log_event(TOPIC, message)
 
     def _is_wanted(self) -> bool:
         state = self._worker.state.tasks.get(self._key)

@@ -186,7 +186,8 @@ def _setting(
         "with 95 % intervals"
     )
     clusters = [run.clusters[sample] for sample in scores.index]
-    means = dict(zip(scores, Estimate.means(scores.to_numpy(float), clusters), strict=True))
+    estimates = Estimate.means(scores.to_numpy(float), clusters, protocol.range)
+    means = dict(zip(scores, estimates, strict=True))
     lines = grid_facts.depth_lines(methods, layers, means)
     return Setting(
         label=label,

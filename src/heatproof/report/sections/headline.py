@@ -16,7 +16,7 @@ from heatproof.analysis.doubts import (
 )
 from heatproof.analysis.evidence import Evidence
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.ranks import ALIASES, Standings
+from heatproof.analysis.ranks import LAYER_ALIASES, Standings
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.methods.notes import kind_of
 from heatproof.report.sections.base import section
@@ -193,7 +193,7 @@ def _chosen_layers(run: RunStatistics, standing: Standings) -> list[Standings]:
     at_layers = comparing or at_layers
     if len(at_layers) <= MOST_LAYERS:
         return at_layers
-    named = [s for s in at_layers if s.layer in ALIASES]
+    named = [s for s in at_layers if s.layer in LAYER_ALIASES]
     return named or [at_layers[0], at_layers[len(at_layers) // 2], at_layers[-1]]
 
 
