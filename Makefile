@@ -2,6 +2,7 @@
 # make test         all checks and tests
 # make coverage     the tests again, with the line coverage
 # make docs         the documentation site, site/index.html
+# make gallery      the reports of docs/gallery.md, once: docs/gallery/*/index.html
 # make dist         wheel and source archive in dist/, tried in an empty environment
 # make test-isa     the numeric tests as on processors with AVX2 at most, and with SSE4.1 at most
 # make test-device  the tests of other devices on a pretend accelerator, which is compiled first, or on a real one:
@@ -29,10 +30,12 @@ NAMES := $(addprefix methods/test_,adapters any_network bad_input expressions no
   $(addprefix models/test_,families hashes hostile_weights outputs wrapping zoo)
 NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor \
   $(NAMES:%=--ignore=tests/%.py)
+# Reports of docs/gallery.md
+REPORTS := $(patsubst examples/%.yaml,docs/%/index.html,$(wildcard examples/gallery/*.yaml))
 # Bytecode is kept, also where the environment says otherwise: tests start many processes.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: quickstart test coverage docs dist test-isa test-device engines bench bench-check soak audit lint check methods \
+.PHONY: quickstart test coverage docs gallery dist test-isa test-device engines bench bench-check soak audit lint check methods \
   truth models notebooks protocols reference weights clean
 
 quickstart: .venv/installed
@@ -45,9 +48,15 @@ test: .venv/installed-dev lint
 coverage: .venv/installed-dev
 	$(PYTEST) --cov=heatproof --cov-report=term
 
-docs: .venv/installed-dev
+docs: .venv/installed-dev gallery
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo site/index.html
+
+gallery: $(REPORTS)
+
+docs/gallery/%/index.html: examples/gallery/%.yaml | .venv/installed
+	$(BIN)/heatproof run $< -o runs/gallery/$*
+	$(BIN)/heatproof report runs/gallery/$* -o docs/gallery/$*
 
 dist: .venv/installed-dev
 	rm -rf dist
@@ -133,4 +142,4 @@ weights: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .audit sbom.json runs site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf docs/gallery .venv .audit sbom.json runs site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -29,7 +29,7 @@ OUTSIDE = {
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
-FACTS = re.compile(r"<!-- facts: ([\w-]+) -->")
+REPORT = re.compile(r"<!-- report: ([\w-]+) -->")
 
 
 def on_config(config: Any) -> Any:
@@ -56,11 +56,17 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Resolve links to files of the repository, and fill in facts about protocols."""
+    """Resolve links to files of the repository, and link the reports that `make gallery` built."""
     path = page.file.src_uri
     if path not in OUTSIDE.values():
         markdown = move_links(markdown, f"docs/{path}", path)
-    return FACTS.sub(lambda match: reference.protocol_facts(match[1]), markdown)
+    return REPORT.sub(report_link, markdown)
+
+
+def report_link(match: re.Match[str]) -> str:
+    """Return a link to a finished report, which is a folder of docs/gallery; nothing without it."""
+    target = f"gallery/{match[1]}/index.html"
+    return f"[Open this report]({target})" if (DOCS / target).exists() else ""
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:

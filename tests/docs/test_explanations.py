@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from click.testing import CliRunner
 from printed import same_output
 from torch import nn
 
 import heatproof as hp
+from heatproof.cli import main
 from heatproof.methods import METHODS
 from heatproof.plan.spec import make_spec
 from heatproof.report.bibliography import entries, keys_of
@@ -46,6 +48,18 @@ def test_the_tutorial_and_the_page_on_results_show_what_is_printed(tmp_path, mon
             assert same_output(printed.getvalue(), expected, 0.02, ordered=False), printed
     table = found[0][1].partition("\n")[2]
     assert f"```text\n{table}```" in read("reading-results")
+
+
+def test_the_tutorial_shows_what_the_command_prints(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec, _, after = read("tutorial").partition("```yaml\n")[2].partition("```")
+    Path("spec.yaml").write_text(spec, encoding="utf-8")
+    (command,) = re.findall(r"^heatproof (run .*)$", after, re.M)
+    printed = CliRunner().invoke(main, command.split()).output.splitlines()
+    shown = after.partition("```text\n")[2].partition("```")[0]
+    assert len(shown.splitlines()) > 8
+    for line in filter(None, shown.splitlines()):
+        assert any(same_output(found, line, 0.02) for found in printed), line
 
 
 def messages() -> str:

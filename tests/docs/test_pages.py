@@ -163,6 +163,15 @@ def test_the_table_of_protocols_in_the_readme_states_the_facts_of_the_registry()
     assert sorted(listed) == sorted(entry.id for entry in PROTOCOLS if entry.cls.source is None)
 
 
+@pytest.mark.parametrize("spec", sorted((ROOT / "examples/gallery").glob("*.yaml")), ids=name_of)
+def test_the_gallery_shows_every_report(spec):
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    assert make_spec(yaml.safe_load(spec.read_text(encoding="utf-8"))).expressions()
+    assert f"heatproof run {name_of(spec)} " in text
+    assert f"<!-- report: {spec.stem} -->" in text
+    assert f"](img/gallery/{spec.stem}.png)" in text
+
+
 WORDS = {15: "fifteen", 20: "twenty", 21: "twenty-one", 23: "twenty-three", 24: "twenty-four"}
 
 
