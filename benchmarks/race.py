@@ -173,7 +173,6 @@ METHODS = [
     "guided-backprop",
 ]
 MODELS = ("paperbirds/resnet", "paperbirds/vgg")
-PROTOCOLS_OF = ("sds", "srg")
 MARGINS = (None, 0.02, 0.03)
 FIXED = 16  # step of the numbers of images that a fixed sample is tried with
 
@@ -192,23 +191,23 @@ class Costs:
         return own + max(images.values(), default=0) * self.shared
 
 
-def evaluated(out: Path, images: int, protocol: str) -> Result:
+def evaluated(out: Path, images: int, protocols: Sequence[str]) -> Result:
     """Evaluate all methods on all images, or read the run that is there."""
     return hp.evaluate(
         list(MODELS),
         "paperbirds:test",
         METHODS,
-        [protocol],
+        protocols,
         limit=images,
         keep_maps=0,
         backend="eager",
-        out=out / protocol,
+        out=out,
         progress=True,
     )
 
 
-def costs_of(result: Result) -> Costs:
-    (facts,) = result.plan.protocols
+def costs_of(result: Result, protocol: str) -> Costs:
+    facts = next(facts for facts in result.plan.protocols if facts.id == protocol)
     maps = {method: result.passes(method) or 0 for method in result.methods}
     return Costs(maps, facts.method_forwards, facts.shared_forwards)
 
@@ -230,13 +229,16 @@ def decides(rows: pd.DataFrame, margin: float | None) -> bool:
     return bool((reach < margin).all())
 
 
-def savings(out: Path, images: int, orders: int, exact: bool) -> Iterator[dict[str, object]]:
+def savings(
+    out: Path, images: int, orders: int, exact: bool, protocols: Sequence[str]
+) -> Iterator[dict[str, object]]:
     """Yield what races take in random orders of the images, and what fixed samples take."""
-    for protocol in PROTOCOLS_OF:
-        result = evaluated(out, images, protocol)
-        costs = costs_of(result)
-        for model, (methods, tables) in tables_of(result.rows, result.limits).items():
-            (table,) = tables
+    result = evaluated(out, images, protocols)
+    for model, (methods, tables) in tables_of(result.rows, result.limits).items():
+        for table in tables:
+            protocol = table.key[0]
+            costs = costs_of(result, protocol)
+            rows = result.rows[result.rows["protocol"] == protocol]
             whole = dict.fromkeys(methods, images)
             for margin in MARGINS:
                 question = Question(margin=margin, exact=exact)
@@ -245,7 +247,7 @@ def savings(out: Path, images: int, orders: int, exact: bool) -> Iterator[dict[s
                 decided, last, maps, passes = (
                     float(np.mean(column)) for column in zip(*found, strict=True)
                 )
-                fixed = _fixed(result.rows, model, decided, margin, orders)
+                fixed = _fixed(rows, model, decided, margin, orders)
                 beside = costs.passes(dict.fromkeys(methods, fixed)) if fixed else math.nan
                 yield {
                     "model": model,
@@ -316,11 +318,14 @@ def main() -> int:
     of_savings.add_argument("--out", type=Path, default=Path("runs/races"))
     of_savings.add_argument("--images", type=int, default=512)
     of_savings.add_argument("--orders", type=int, default=100)
+    of_savings.add_argument("--protocols", nargs="+", default=["sds", "srg"])
     for command in (of_errors, of_savings):
         command.add_argument("--exact", action="store_true", help="bets for scores with a range")
     options = parser.parse_args()
     if options.command == "savings":
-        lines = list(savings(options.out, options.images, options.orders, options.exact))
+        lines = list(
+            savings(options.out, options.images, options.orders, options.exact, options.protocols)
+        )
         print(pd.DataFrame(lines).to_string(index=False, float_format=lambda v: f"{v:.3f}"))
         return 0
     worst: dict[str, Error] = {}

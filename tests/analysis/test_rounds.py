@@ -5,8 +5,14 @@ import pytest
 from small_runs import assert_same, small_data, small_model
 
 import heatproof as hp
+from heatproof.analysis import race_wording
+from heatproof.analysis.race_forecast import forecast_race
+from heatproof.analysis.sequential import t_reach
 from heatproof.errors import HeatproofError
+from heatproof.methods import parse_methods
+from heatproof.plan.make_plan import make_plan
 from heatproof.plan.question import Question
+from heatproof.plan.spec import parse_protocols
 from heatproof.runs.run import Run
 from heatproof.runs.store import Store
 
@@ -197,6 +203,59 @@ def test_equal_methods_race_to_the_end_or_the_margin(tmp_path):
     assert "Not decided after 40 images: `one` and `two` remain." in undecided.race_story[0]
     within = decided(tmp_path / "b", methods, count=40, decide={"margin": 0.2})
     assert "`one` and `two` remain, which differ by less than 0.2" in within.race_story[0]
+
+
+def test_the_lanes_of_a_race_are_in_the_terminal_and_the_report(result, tmp_path, capsys):
+    from heatproof.cli.results import print_summary
+
+    print_summary(result)
+    shown = capsys.readouterr().out
+    assert "net · the race" in shown
+    assert "behind ixg" in shown
+    page = result.report(tmp_path / "report").parent / "ranking.html"
+    text = page.read_text()
+    assert "Which methods were dropped when, and why?" in text
+    assert text.count("dot lane") == len(result.race_lanes[0].lanes)
+    assert result.race_story[-1] in text
+
+
+def test_a_lane_says_how_many_images_would_tell_those_who_remain_apart(tmp_path):
+    result = decided(tmp_path / "run", ["ixg", "ig(steps=8)"], decide={"at_most": 16})
+    (lanes,) = result.race_lanes
+    needed = lanes.lanes[1].needed
+    assert 16 < needed < 200
+    sequences = lanes.race.sequences[0]
+    variance = sequences.errors[0, 1] ** 2 * (sequences.counts[0, 1] - 1)
+    gap = abs(sequences.gaps[0, 1])
+
+    def reach(images: float) -> float:
+        return float(t_reach(np.array(images), variance, sequences.scale, sequences.level))
+
+    assert reach(needed) <= gap < reach(needed - 1)
+
+
+def test_a_pilot_forecasts_a_race(result, tmp_path):
+    methods = METHODS
+    pilot = hp.evaluate(small_model(), small_data(24), methods, SDS, out=tmp_path / "pilot")
+    plan = make_plan(
+        [small_model()],
+        [small_data(96)],
+        parse_methods(methods),
+        parse_protocols([SDS]),
+        question=Question(),
+    )
+    found = forecast_race(plan, Question(), pilot)
+    assert (found.pilot, found.of_images, found.of_maps) == (24, 96, 96 * len(methods))
+    for low, middle, high in (found.images, found.maps, found.passes):
+        assert 0 < low <= middle <= high
+    (race,) = result.races.values()
+    assert found.images[0] <= race.images <= found.images[2]
+    assert found.passes[2] <= found.of_passes
+    text = " ".join(race_wording.forecast(found))
+    assert "24 images of a pilot" in text
+    other = hp.evaluate(small_model(), small_data(16), ["ixg"], SDS, out=tmp_path / "other")
+    with pytest.raises(HeatproofError, match="the pilot has no ig"):
+        forecast_race(plan, Question(), other)
 
 
 @pytest.mark.parametrize(

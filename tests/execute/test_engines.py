@@ -153,6 +153,18 @@ def test_workers_write_the_same_bytes_as_a_local_run(code, tmp_path, address):
     assert again == [True, True, True]
 
 
+def test_workers_drop_the_same_methods_as_a_local_run(code, tmp_path, address):
+    spec = spec_of(
+        ["ixg", "ig(steps=4)", "saliency", "random"], decide={"at_most": 64}, keep_maps=0
+    )
+    local = hp.run(spec, tmp_path / "local")
+    dask = hp.run(spec, tmp_path / "dask", engine="dask", address=address)
+    assert_same(local, dask)
+    assert local.store.paths.race.read_bytes() == dask.store.paths.race.read_bytes()
+    (race,) = local.races.values()
+    assert race.contests[0].drops  # so that later tasks lack records
+
+
 def test_evaluate_takes_an_engine_for_names(code, tmp_path, address):
     arguments = ("file:net.py:build", "paperbirds:test", ["ixg", "random"], ["sds(patches=4)"])
     local = hp.evaluate(*arguments, limit=10, out=tmp_path / "local")
