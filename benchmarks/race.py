@@ -162,15 +162,15 @@ METHODS = [
     "saliency",
     "ixg",
     "ixg|abs",
-    "ig",
-    "ig|abs",
-    "ig-u",
+    "ig(steps=8)",
+    "ig(steps=8)|abs",
     "gradcam",
     "gradcam++",
     "xgradcam",
     "layercam",
-    "smoothgrad",
     "guided-backprop",
+    "deconvnet",
+    "lrp-composite",
 ]
 MODELS = ("paperbirds/resnet", "paperbirds/vgg")
 MARGINS = (None, 0.02, 0.03)

@@ -24,7 +24,7 @@ from heatproof.plan.question import Question
 from heatproof.plan.tasks import Plan, Record
 from heatproof.tensor.noise import generator
 
-DRAWS = 40
+DRAWS = 20
 RANGE = (0.1, 0.5, 0.9)  # ends and middle of what is told
 
 
