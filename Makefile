@@ -14,7 +14,8 @@
 # make bench        speed beside other libraries and bare passes: docs/speed.md (about 20 minutes)
 # make bench-check  the quick form (7 minutes); fails if a committed ratio is more than 15 % worse
 # make soak         the coverage of every interval and false statements on simulated data, 100,000 random and hostile
-#                   inputs, 50 runs that are killed and continued, and the longest tests (about an hour)
+#                   inputs, 50 runs that are killed and continued, whether tests notice 20 changes of the code, and
+#                   the longest tests (about an hour)
 # make audit        sbom.json, a list of what is installed, and the advisories known about it
 # make weights      the fine-tuned weights that ship, anew: about half an hour on two cores
 # make protocols    docs/protocols: the pictures and the generated tables
@@ -87,6 +88,7 @@ soak: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/statements.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --cases 15000
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/kills.py --kills 50
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/mutants.py --mutants 20
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --soak -m soak
 
 audit: .venv/installed .audit/installed

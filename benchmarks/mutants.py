@@ -6,8 +6,8 @@
 Every call draws other places, unless ``--seed`` repeats an earlier one. A mutant has one operator,
 number, argument or function replaced by another. The tests that are nearest to its file run on a
 copy of the package, one file of tests after the other, until one fails: it is killed. One that
-survives is printed with its line. It shows a missing test, or it is equivalent: no input can tell it
-from the original. Those that were found to be are in ``mutants-equivalent.txt``, each with the reason.
+survives is printed with its line. It shows a missing test, or it is equivalent: no input can tell
+it from the original. Those that were judged so are in ``mutants-equivalent.txt``, with the reason.
 
 cosmic-ray runs one command of tests for all mutants of a session, and mutmut rewrites all functions
 at once, whose source is part of keys here; so neither is used.
@@ -88,9 +88,11 @@ class Mutant:
         parts = Path(self.file).relative_to(PACKAGE).parts
         return parts[0] if len(parts) > 1 else "(top)"
 
-    def __str__(self) -> str:
+    @property
+    def change(self) -> str:
+        """What is changed, without the line, which moves."""
         before, after = (" ".join(text.split()) for text in (self.before, self.after))
-        return f"{self.file}:{self.line}: {before}  ->  {after}"
+        return f"{self.file}: {before}  ->  {after}"
 
     def apply(self, source: str) -> str:
         return source[: self.start] + self.after + source[self.end :]
@@ -233,13 +235,11 @@ class Bench:
 
     def outcome(self, mutant: Mutant, limit: float) -> str:
         """Run tests on a mutant until one fails, or the time is over."""
-        if str(mutant) in _known_equivalent():
+        if mutant.change in _known_equivalent():
             return "equivalent"
         path = self._folder / mutant.file
         source = path.read_text(encoding="utf-8")
         changed = mutant.apply(source)
-        if _compiled(changed) == _compiled(source):
-            return "equivalent"
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
         path.write_text(changed, encoding="utf-8")
@@ -304,17 +304,8 @@ class Bench:
             os._exit(code)
 
 
-def _compiled(source: str) -> bytes:
-    return (
-        compile(source, "", "exec", dont_inherit=True).co_code
-        + repr(ast.dump(ast.parse(source))).encode()
-    )
-
-
 def _known_equivalent() -> set[str]:
-    """Return the mutants that no input can tell from the original, without their lines."""
-    if not EQUIVALENT.exists():
-        return set()
+    """Return the changes that no input can tell from the original."""
     lines = EQUIVALENT.read_text(encoding="utf-8").splitlines()
     return {line for line in lines if line and not line.startswith("#")}
 
@@ -341,7 +332,10 @@ def main() -> None:
             began = time.monotonic()
             outcome = bench.outcome(mutant, options.limit)
             counts[mutant.package][outcome] += 1
-            print(f"{outcome:10} {time.monotonic() - began:5.0f} s  {mutant}", flush=True)
+            print(
+                f"{outcome:10} {time.monotonic() - began:5.0f} s  line {mutant.line} of {mutant.change}",
+                flush=True,
+            )
     print("".join(f"{name:>12}" for name in ("package", *OUTCOMES)))
     totals = sum(counts.values(), Counter())
     for name, found in [*sorted(counts.items()), ("all", totals)]:

@@ -7,6 +7,11 @@
 from __future__ import annotations
 
 import copy
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import accelerator
 import pandas as pd
@@ -23,8 +28,12 @@ from heatproof.methods import METHODS
 from heatproof.models.backends import NAMES as BACKENDS
 from heatproof.platform import memory_in_use, peak_memory_since, reset_peak_memory
 from heatproof.protocols import PROTOCOLS
+from heatproof.runs.format import Origin
+from heatproof.runs.origins import origins_by_view
 from heatproof.tensor.noise import Rng
+from heatproof.training.distributed import init_distributed
 
+HERE = str(Path(__file__).parent)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 MODELS = ["resnet", "vgg", "vit", "bcos", "bagnet"]
 FEW = {"masks": 8, "steps": 2, "n": 2, "designs": 2, "copies": 2, "turns": 1}
@@ -181,22 +190,143 @@ def tiny(device: str) -> hp.Model:
 
 
 def test_fine_tuning_gives_the_weights_of_the_processor(device, tmp_path):
-    noise = torch.rand(24, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    data = hp.TensorData(noise, [i % 3 for i in range(24)])
-    val = hp.TensorData(1 - noise, [i % 3 for i in range(24)], [f"v{i}" for i in range(24)])
-    tuned = []
+    both = []
     for place in (device, "cpu"):
-        out = tmp_path / place.replace(":", "-")
-        options = {"epochs": 2, "batch_size": 8, "lr": 0.05, "worst_images": 8}
-        result = hp.finetune(tiny(place), data, val=val, out=out, precision="float32", **options)
-        tuned.append((result, hp.load_model(tiny("cpu"), weights=result.weights).module))
-    (there, ours), (here, expected) = tuned
+        result = tuned(place, tmp_path / place.replace(":", "-"))
+        both.append((result, hp.load_model(tiny("cpu"), weights=result.weights).module))
+    (there, ours), (here, expected) = both
     assert not torch.equal(expected[0].weight, tiny("cpu").module[0].weight)
     for a, b in zip(ours.parameters(), expected.parameters(), strict=True):
         assert_close(a, b.detach(), 10 * TOLERANCE)
     assert [e.loss for e in there.metrics[1:]] == pytest.approx(
         [e.loss for e in here.metrics[1:]], rel=1e-3
     )
+
+
+TWO_PROCESSES = """
+import os, sys
+sys.path.insert(0, sys.argv[2])
+import accelerator, test_device as tests
+import torch, heatproof as hp
+
+device = accelerator.use_device().partition(":")[0]
+if accelerator.IS_FAKE:
+    import collectives
+    collectives.register()
+torch.set_num_threads(1)
+place = f"{device}:{int(os.environ['RANK']) % torch.accelerator.device_count()}"
+torch.accelerator.set_device_index(torch.device(place).index)
+result = tests.tuned(place, sys.argv[1])
+assert next(tests.tiny(place).module.parameters()).device == torch.device(place)
+print(result.metrics[-1].accuracy, result.metrics[-1].worst_all)
+"""
+
+
+def tuned(place: str, out: object) -> hp.FineTuned:
+    noise = torch.rand(24, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    data = hp.TensorData(noise, [i % 3 for i in range(24)])
+    val = hp.TensorData(1 - noise, [i % 3 for i in range(24)], [f"v{i}" for i in range(24)])
+    options = {"epochs": 2, "batch_size": 8, "lr": 0.05, "worst_images": 8}
+    return hp.finetune(tiny(place), data, val=val, out=out, precision="float32", **options)
+
+
+def test_two_processes_with_a_device_each_reach_the_weights_of_one(device, tmp_path):
+    if not accelerator.IS_FAKE and torch.accelerator.device_count() < 2:
+        pytest.skip("there is one device")
+    (tmp_path / "script.py").write_text(TWO_PROCESSES)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "two"), HERE]
+    both = [
+        subprocess.Popen(
+            command,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    texts = [process.communicate(timeout=300)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], "\n".join(texts)
+    one = tuned("cpu", tmp_path / "one")
+    last = one.metrics[-1]
+    assert {text.splitlines()[-1] for text in texts} == {f"{last.accuracy} {last.worst_all}"}
+    alone, together = (
+        hp.load_model(tiny("cpu"), weights=tmp_path / name / one.weights.name).module
+        for name in ("one", "two")
+    )
+    for a, b in zip(together.parameters(), alone.parameters(), strict=True):
+        assert_close(a.detach(), b.detach(), 10 * TOLERANCE)
+
+
+@pretend
+def test_several_processes_are_refused_where_they_cannot_communicate(device, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with (
+        pytest.raises(HeatproofError, match="several processes cannot train on fake"),
+        init_distributed(torch.device("fake:0")),
+    ):
+        pass
+
+
+def test_dask_workers_compute_on_the_device(device, tmp_path, monkeypatch):
+    dask = pytest.importorskip("dask")
+    pytest.importorskip("distributed")
+    preload = []
+    if accelerator.IS_FAKE:  # every worker has the pretend accelerator, too
+        preload = [f"{HERE}/preload.py"]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]))
+    spec = {
+        "models": ["paperbirds/resnet"],
+        "data": {"name": "paperbirds", "split": "test", "limit": 80},
+        "methods": ["ixg", "gradcam", "rise(masks=8)"],
+        "protocols": ["sds"],
+        "backend": "eager",
+    }
+    options = {"engine": "dask", "workers": 2}
+    with dask.config.set({"distributed.worker.preload": preload}):
+        there = hp.run(spec, tmp_path / "dask", device, **options)
+    here = hp.run(spec, tmp_path / "local", device)
+    pd.testing.assert_frame_equal(there.scores, here.scores)
+    kinds = {origin.device for run in (there, here) for origin in origins(run)}
+    assert {kind.partition(" ")[0] for kind in kinds} == {device.partition(":")[0]}
+
+
+def origins(run: hp.Result) -> list[Origin]:
+    found = origins_by_view(run.store).values()
+    return [origin for by_digest in found for origin in by_digest.values() if origin is not None]
+
+
+def test_lower_precision_is_measured_on_the_device(device):
+    arguments = ("paperbirds:test", ["ixg", "random"], ["sds"])
+    lower = {"precision": "bfloat16", "approximate": True}
+    found, expected = (
+        hp.evaluate(paperbirds("resnet", place), *arguments, limit=8, **lower)
+        for place in (device, "cpu")
+    )
+    for result in (found, expected):
+        (text,) = (caveat for caveat in result.caveats if "bfloat16" in caveat)
+        assert "off by up to 0.0e+00" not in text
+    if accelerator.IS_FAKE:  # the kernels are those of the processor
+        assert_same_scores(found.scores, expected.scores)
+    with pytest.raises(HeatproofError, match="cannot run in bfloat16"):
+        hp.evaluate(paperbirds("resnet", device), *arguments, limit=8, precision="bfloat16")
+
+
+@pretend
+def test_tf32_is_of_graphics_cards(device):
+    model = paperbirds("resnet", device).with_precision("tf32", approximate=True)
+    with pytest.raises(HeatproofError, match="TF32 is a mode of NVIDIA graphics cards, and it is"):
+        model.logits(model.normalize(images()))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

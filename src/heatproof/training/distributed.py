@@ -67,7 +67,7 @@ class ProcessGroup:
 def init_distributed(device: torch.device) -> Iterator[ProcessGroup]:
     """Join the processes that ``torchrun`` started, if any, and leave them on exit.
 
-    The communication backend is gloo on a CPU and nccl on CUDA.
+    They communicate by PyTorch's default for the device, such as gloo on a CPU and nccl on CUDA.
 
     Args:
         device: Device of this process.
@@ -76,19 +76,21 @@ def init_distributed(device: torch.device) -> Iterator[ProcessGroup]:
         The process group; a group of one without ``torchrun``.
 
     Raises:
-        HeatproofError: If several processes are to train on a device other than cpu or cuda.
+        HeatproofError: If PyTorch has no communication between processes for the device.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not dist.is_initialized():
         yield ProcessGroup(device)
         return
-    if device.type not in ("cpu", "cuda"):
-        raise HeatproofError(
-            f"several processes can train on cpu or cuda, not on {device.type}; "
-            "start a single process"
-        )
     joined = not dist.is_initialized()
+    try:
+        backend = dist.get_default_backend_for_device(device)
+    except ValueError:
+        raise HeatproofError(
+            f"several processes cannot train on {device.type}, for which PyTorch has no "
+            "communication between them; start a single process"
+        ) from None
     if joined:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        dist.init_process_group(backend)
     try:
         yield ProcessGroup(device, dist.get_rank(), dist.get_world_size())
     finally:
