@@ -332,10 +332,8 @@ def main() -> None:
             began = time.monotonic()
             outcome = bench.outcome(mutant, options.limit)
             counts[mutant.package][outcome] += 1
-            print(
-                f"{outcome:10} {time.monotonic() - began:5.0f} s  line {mutant.line} of {mutant.change}",
-                flush=True,
-            )
+            spent = f"{outcome:10} {time.monotonic() - began:5.0f} s"
+            print(f"{spent}  line {mutant.line} of {mutant.change}", flush=True)
     print("".join(f"{name:>12}" for name in ("package", *OUTCOMES)))
     totals = sum(counts.values(), Counter())
     for name, found in [*sorted(counts.items()), ("all", totals)]:
