@@ -29,6 +29,8 @@ OUTSIDE = {
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+# of the converter: a letter that most fonts do not have; and the operator
+SET_MINUS = "<mi>&#x029F5;</mi>", "<mo>&#x02216;</mo>"
 REPORT = re.compile(r"<!-- report: ([\w-]+) -->")
 
 
@@ -82,7 +84,8 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
 def mathml(match: re.Match[str]) -> str:
     """Convert a formula to MathML, which browsers show without a script or a font."""
     tex = entities.unescape(match[2]).strip()
-    return convert(tex, display="block" if match[1] == "div" else "inline")
+    found = convert(tex, display="block" if match[1] == "div" else "inline")
+    return found.replace(*SET_MINUS)
 
 
 def on_post_build(config: Any) -> None:

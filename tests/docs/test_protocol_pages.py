@@ -104,3 +104,4 @@ def test_formulas_become_mathml_and_are_safe_on_github(name, site):
         found = site.FORMULA.sub(site.mathml, html)
         assert re.match("<math.*</math>$", found), tex
         assert "\\" not in found, tex
+        assert found.count("<mo>&#x02216;</mo>") == tex.count("\\setminus"), tex
