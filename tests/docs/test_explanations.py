@@ -17,6 +17,7 @@ import heatproof as hp
 from heatproof.cli import main
 from heatproof.methods import METHODS
 from heatproof.plan.spec import make_spec
+from heatproof.protocols import PROTOCOLS
 from heatproof.report.bibliography import entries, keys_of
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +138,10 @@ def test_the_tables_of_families_are_those_of_the_registry(reference):
 
 def test_the_links_of_the_page_on_citing_are_those_of_the_bibliography():
     known = "\n".join(entries().values())
-    links = re.findall(r"\((https://(?:arxiv\.org/abs|doi\.org)/\S+?)\)", read("citing"))
-    assert len(links) == 10
+    text = read("citing")
+    links = re.findall(r"\((https://\S+?)\)", text)
+    named = set(re.findall(r"\]\(protocols/([\w-]+)\.md\)", text))
+    assert named == {entry.id for entry in PROTOCOLS if entry.cls.source is None}
+    assert len(links) == 21
     for link in links:
         assert f"{{{link.removeprefix('https://doi.org/')}}}" in known, link
