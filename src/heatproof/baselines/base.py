@@ -17,6 +17,7 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor
 
+from heatproof.baselines.fill_cache import complete
 from heatproof.errors import HeatproofError
 from heatproof.expressions import Call, call_label, options, parse_call
 from heatproof.models.model import Model
@@ -44,6 +45,7 @@ class BaselineEntry:
     cost: Cost | None = None
     blind: bool = False
     source: str | None = None  # hash of a user's code; None for what ships with heatproof
+    cached: bool = False
 
     @cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -64,6 +66,7 @@ def baseline(
     cost: Cost | None = None,
     imputes: bool = False,
     blind: bool = False,
+    cached: bool = False,
 ) -> Callable[[Fill], Fill]:
     """Register a function that says what removed pixels become.
 
@@ -95,13 +98,23 @@ def baseline(
             are those of the rows; the rows of one sample come in the order of their nested sets.
         blind: The baseline depends neither on the image nor on a pixel's position, so that a part
             of an image can be painted on its own.
+        cached: For generative models, which impute and take longer than a network: results are
+            kept in the cache directory by image, removed pixels, seed, code and arguments. The
+            function is given one image at a time, and pixels that are not removed stay as they
+            are. It may depend on nothing else, such as the weights of the network.
 
     Returns:
         A decorator that returns the function unchanged.
 
     Raises:
-        HeatproofError: If there is already a baseline of that name.
+        HeatproofError: If there is already a baseline of that name, or one is cached that does not
+            impute.
     """
+    if cached and (not imputes or prepare):
+        raise HeatproofError(
+            f'baseline "{id}": cached=True is for functions (x, removed, *, model, rng) with '
+            "imputes=True and without prepare"
+        )
 
     def register(function: Fill) -> Fill:
         entry = BaselineEntry(
@@ -115,6 +128,7 @@ def baseline(
             cost,
             blind,
             source_hash(function),
+            cached,
         )
         BASELINES.add(entry, function)
         return function
@@ -228,7 +242,27 @@ class Baseline:
             return self.entry.function(x, model=model, rng=rng, **arguments).expand_as(x)
         if removed is None:
             removed = torch.ones_like(x[:, 0], dtype=torch.bool)
-        return self.entry.function(x, removed, model=model, rng=rng, **arguments).expand_as(x)
+        return self._impute(x, removed, model, rng, arguments).expand_as(x)
+
+    def _impute(
+        self,
+        x: Tensor,
+        removed: Tensor,
+        model: Model | None,
+        rng: Rng,
+        arguments: Mapping[str, Any],
+    ) -> Tensor:
+        """Fill in removed pixels, from the cache if the baseline has one."""
+        if not self.entry.cached:
+            return self.entry.function(x, removed, model=model, rng=rng, **arguments)
+
+        def compute(image: Tensor, mask: Tensor, own_rng: Rng) -> Tensor:
+            return self.entry.function(image, mask, model=model, rng=own_rng, **arguments)
+
+        space = [model.mean.tolist(), model.std.tolist()] if model is not None else []
+        known = [self.entry.id, self.entry.revision, sorted(arguments.items())]
+        recognized = self.entry.source != ""  # the code could be read
+        return complete(x, removed, rng, compute, [*known, space] if recognized else None)
 
     def remover(
         self,
@@ -260,9 +294,7 @@ class Baseline:
             def impute(samples: Tensor, removed: Tensor) -> Tensor:
                 ids = [rng.ids[i] for i in samples.tolist()]
                 row_rng = Rng(rng.seed, ids, rng.device)
-                return self.entry.function(
-                    x[samples], removed, model=model, rng=row_rng, **arguments
-                )
+                return self._impute(x[samples], removed, model, row_rng, arguments)
 
             return impute
         painted = self.entry.function(x, model=model, rng=rng, **arguments)

@@ -19,7 +19,14 @@ from heatproof.cli.terminal import console, duration, make_table, print_plain
 from heatproof.data.grids import Grids
 from heatproof.errors import join_limited
 from heatproof.models.preprocessing import Resize
-from heatproof.plan.cost import BASES, Forecast, plan_cost, uncounted_methods
+from heatproof.plan.cost import (
+    BASES,
+    Forecast,
+    plan_cost,
+    planned_fills,
+    seconds_per_fill,
+    uncounted_methods,
+)
 from heatproof.plan.tasks import Plan
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.sections.headline import recommendations
@@ -197,9 +204,15 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
     uncounted = uncounted_methods(plan)
     if uncounted:
         print_plain(
-            f"Not counted: {join_limited(uncounted)}, since what methods of your own cost is not "
-            "known; the run takes longer. A function says it with @hp.method(…, cost=(forward, "
-            "backward) passes per image)."
+            f"Not counted: {join_limited(uncounted)}, since what methods of your own and of other "
+            "libraries cost is not known; the run takes longer. A function says it with "
+            "@hp.method(…, cost=(forward, backward) passes per image)."
+        )
+    for name, count in planned_fills(plan).items():
+        spent = count * seconds_per_fill(plan, name)
+        print_plain(
+            f"{name} fills in up to {counted(count, 'image')}, about {duration(spent)} beside the "
+            "rest; fills that are in the cache are not made again."
         )
     if all(label is None for task in plan.tasks for label in task.data.labels):
         console.print(

@@ -173,6 +173,8 @@ class LibraryMethod:
         request = Request(self.library, model.root, network, x, Rng(0, [""]), None)
         with restored(model.root.module):
             thing, left = construct(request, self.kind, options)
+            if getattr(thing, "target_layers", None) == []:  # of FullGrad, which finds them itself
+                return "the network has no convolutions or batch norms with a bias"
             if reason := _adapted(thing, left, self.name).applies(model):
                 return reason
         if request.grid and self.kind.__name__ in _NEED_CHANNELS:

@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 
 from heatproof.baselines import Baseline
 from heatproof.methods import Expression
+from heatproof.methods.expression import baseline_of
 from heatproof.models.backends import EAGER, used
 from heatproof.models.cutting import Body
 from heatproof.models.model import Model
@@ -29,6 +31,7 @@ from heatproof.plan.speed import (
 from heatproof.plan.tasks import Plan, Task
 from heatproof.runs.format import Cost, ModelView, TimingKey
 from heatproof.scoring.evaluation import Evaluation
+from heatproof.tensor.noise import Rng
 
 BYTES_PER_ROW = 4  # once compressed
 BYTES_PER_IMAGE_PIXEL = 3
@@ -177,6 +180,41 @@ def uncounted_methods(plan: Plan) -> list[str]:
     records = [record for task in plan.tasks for record in task.applicable]
     unknown = [record.expression for record in records if record.expression.entry.cost is None]
     return list(dict.fromkeys(expression.label for expression in unknown))
+
+
+def planned_fills(plan: Plan) -> Counter[str]:
+    """Return how often baselines with a cache fill in an image at most, by their labels.
+
+    Each image of a curve is another one, and a method that fills in takes one per image.
+    """
+    found: Counter[str] = Counter()
+    for task in plan.tasks:
+        fills: dict[tuple[str, Hashable], int] = {}
+        for record in task.applicable:
+            protocol, expression = record.protocol, record.expression
+            passes = {
+                **{("", what): count for what, count in protocol.shared_passes().items()},
+                **{(expression.label, what): n for what, n in protocol.passes().items()},
+            }
+            by_name = {protocol.baseline_name: passes}
+            if (own := baseline_of(expression.arguments)) is not None:
+                by_name.setdefault(own.label, {})["", "whole image"] = 1
+            for name, counts in by_name.items():
+                if name and Baseline.parse(name).entry.cached:
+                    fills |= {(name, what): count for what, count in counts.items()}
+        for (name, _), count in fills.items():
+            found[name] += count * len(task.indices)
+    return found
+
+
+def seconds_per_fill(plan: Plan, name: str) -> float:
+    """Time one image that a baseline fills in, half of whose pixels are removed."""
+    model = plan.tasks[0].model
+    baseline = Baseline.parse(name)
+    x = model.normalize(torch.full((1, *model.image_shape), 0.5))
+    removed = torch.arange(model.width, device=x.device).expand(x[:, 0].shape) < model.width // 2
+    fill = partial(baseline.entry.function, x, removed, model=model, **baseline.arguments)
+    return _timed(lambda: fill(rng=Rng(0, [""], x.device)))
 
 
 Basis = Literal["runs", "measured", "estimated"]
