@@ -66,8 +66,12 @@ def test_broken_files_are_refused(tmp_path):
         path = tmp_path / name
         for cut in (0, 1, 7, 8, 50, len(content) // 2, len(content) - 1):
             path.write_bytes(content[:cut])
-            with pytest.raises(HeatproofError, match="cannot read weights"):
+            with pytest.raises(HeatproofError, match="cannot read weights") as caught:
                 read_state(path)
+            assert "\n" not in str(caught.value)
+            if cut != 1:  # a byte that could as well begin a pickle
+                assert "the file is cut off or damaged" in str(caught.value)
+                assert str(caught.value).endswith("; get it again")
     content = files["w.safetensors"]
     for length in (2**63, 2**64 - 1, 10**9, 3):  # of the header
         path = tmp_path / "w.safetensors"

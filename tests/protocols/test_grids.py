@@ -202,6 +202,25 @@ def test_a_vision_transformer_is_refused_before_anything_runs(name):
         hp.evaluate("paperbirds/vit", "paperbirds:test", ["ixg"], [name], limit=8)
 
 
+@pytest.mark.parametrize(
+    ("name", "classes", "message"),
+    [
+        ("gridpg", [0, 1, 2], "6 images in 3 classes: not enough .*images of 4 classes"),
+        ("difull", [0, 1], "4 images in 2 classes: .*images of 3 classes, two of one class"),
+    ],
+)
+def test_data_without_enough_classes_for_a_grid_are_refused_before_any_pass(
+    name, classes, message, golden_model
+):
+    images = torch.rand(2 * len(classes), 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    data = hp.TensorData(images, labels=classes * 2)
+    model = golden_model("vgg")
+    before = dict(model.pass_counts)
+    with pytest.raises(HeatproofError, match=f"{message}$"):
+        hp.evaluate(model, data, ["ixg"], [f"{name}(grids=1)"])
+    assert model.pass_counts == before
+
+
 def test_a_model_without_grids_does_not_stop_other_models(tmp_path):
     """Check that its rows state the reason and that its other protocols are evaluated."""
     result = hp.evaluate(

@@ -172,10 +172,7 @@ def label_confidence(model: Model, data: Data) -> Tensor:
     Raises:
         HeatproofError: If an image has no label.
     """
-    if any(label is None for label in data.labels):
-        raise HeatproofError(
-            f"{data.name} has images without a label; grids need images of a known class"
-        )
+    _images_by_class(data)
     samples = map(repr, zip(data.ids, data.fingerprints, data.labels, strict=True))
     # What computes a pass can change the last digits, and with them which images are in a pool.
     backend = used(model.backend)
@@ -318,6 +315,22 @@ def count_reused(grids: Sequence[tuple[int, ...]]) -> int:
     return sum(count > 1 for count in occurrences.values())
 
 
+def _images_by_class(data: Data) -> Pool:
+    """Return the indices of all images by class.
+
+    Raises:
+        HeatproofError: If an image has no label.
+    """
+    pool: dict[int, list[int]] = {}
+    for index, label in enumerate(data.labels):
+        if label is None:
+            raise HeatproofError(
+                f"{data.name} has images without a label; grids need images of a known class"
+            )
+        pool.setdefault(int(label), []).append(index)
+    return pool
+
+
 def make_grids(
     models: ConfidentModels,
     side: int,
@@ -343,8 +356,17 @@ def make_grids(
         The grids, and the pool of images that they are drawn from.
 
     Raises:
-        HeatproofError: If there are too few images; the message suggests a threshold.
+        HeatproofError: If there are too few images; the message suggests a threshold. Where the
+            classes do not suffice for one grid, no pass is made.
     """
+    data = models[0][1]
+    everything = _images_by_class(data)
+    if not draw_grids(everything, side, repeated, 1):
+        needs = f"images of {side**2 - repeated} classes" + ", two of one class" * repeated
+        raise HeatproofError(
+            f"{data.name} has {_describe_pool(everything)}: not enough for a grid of "
+            f"{side}×{side}. Use more data; a grid takes {needs}"
+        )
     pool = confident_images(models, confidence)
     grids = draw_grids(pool, side, repeated, count or most, seed)
     if len(grids) < (count or 1):

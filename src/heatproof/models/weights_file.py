@@ -33,6 +33,8 @@ RENAMED_WEIGHTS = (  # (pattern, ours), applied where that gives a name of the n
     (r"(^|\.)(bias\d[ab]?)$", r"\1\2.bias"),  # Fixup
     (r"(^|\.)scale$", r"\1scale.scale"),
 )
+# How PyTorch speaks of files that are not whole.
+DAMAGE = ("reading zip archive", "unexpected EOF")
 LEAST_AGREEMENT = 0.9  # of names and shapes, as a fraction, for weights to look like a network's
 
 
@@ -84,6 +86,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # a broken or hostile file can raise anything
         # Further lines of PyTorch's message recommend to load the file with code.
         reason = clip((str(error).splitlines() or [type(error).__name__])[0], 500)
+        if isinstance(error, EOFError | SafetensorError) or any(t in reason for t in DAMAGE):
+            reason = f"the file is cut off or damaged ({reason.split('. ')[0]}); get it again"
         raise HeatproofError(f"cannot read weights from {path}: {reason}") from error
     state = _unwrapped(content)
     if not isinstance(state, Mapping):
