@@ -2,7 +2,7 @@
 
 It is for networks of convolutions, ReLUs, pools and residual sums. The relevance of the target's
 logit is the logit itself, as in Bach et al., so positive relevance speaks for the class whatever
-the sign of its logit. From 1 (``start=one``, as Zennit's examples have it), a negative logit turns
+the sign of its logit. From 1 (``start=one``, as in Zennit's readme), a negative logit turns
 the map around: what made it negative becomes positive. Else the two differ in scale only, since
 relevance is linear in what it starts from. (Where the last layer is a convolution that follows z⁺,
 a negative logit has no positive relevance: only the ε rule and pools keep both signs.)

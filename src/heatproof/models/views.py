@@ -11,12 +11,12 @@ Each view is a ``Model`` with the network's weights (not copies) and its layers 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import conv2d, pad
 
 from heatproof.errors import NotApplicable
 from heatproof.models.cutting import Body, Steps
@@ -44,7 +44,7 @@ def gridpg(model: Model, grid: int) -> Model:
     return model.with_view(f"gridpg {grid}×{grid}", grid, Connected(model.body, split.cut, head))
 
 
-def difull(model: Model, grid: int, cell: int) -> Model:
+def difull(model: Model, grid: int, cell: int, rewritten: bool = False) -> Model:
     """Return the view that sees every grid cell by itself, and returns the logits of one.
 
     Activations show all grid cells side by side.
@@ -53,15 +53,24 @@ def difull(model: Model, grid: int, cell: int) -> Model:
         model: The network, for single images.
         grid: The number of grid cells along a side.
         cell: The grid cell that logits are for, row by row.
+        rewritten: Whether to write the same function in other layers; see ``Rewritten``.
 
     Raises:
-        NotApplicable: If the network cannot be cut before its head.
+        NotApplicable: If the network cannot be cut before its head, or has no linear layer there.
     """
-    return model.with_view(
-        f"difull {grid}×{grid}, cell {cell}",
-        grid,
-        Disconnected(model.body, _cut(model), grid, cell),
-    )
+    cut = _cut(model)
+    name = f"difull {grid}×{grid}, cell {cell}"
+    if not rewritten:
+        return model.with_view(name, grid, Disconnected(model.body, cut, grid, cell))
+    layers = range(cut, len(model.body.layers))
+    linear = [i for i in layers if isinstance(model.body.module_after(i), nn.Linear)]
+    if not linear:
+        raise NotApplicable(
+            f"{model.name} has no linear layer after {model.body.layers[cut]}; difull can rewrite "
+            "those that have one"
+        )
+    body = Rewritten(model.body, cut, grid, cell, linear[0])
+    return model.with_view(f"{name}, rewritten", grid, body)
 
 
 def dipart(model: Model, grid: int, cell: int) -> Model:
@@ -187,6 +196,8 @@ class Disconnected:
     they run.
     """
 
+    sees_all: ClassVar[bool] = False  # whether logits are computed from the features of all cells
+
     def __init__(self, inner: Body, cut: int, grid: int, cell: int):
         self.inner = inner
         self.cut = cut
@@ -209,8 +220,14 @@ class Disconnected:
                 seen[layer] = h
         if stop is not None:
             return h, seen
-        logits, in_head = self.inner.run(self.crop(h), start, watch=_head_layers(watch, self.cut))
+        logits, in_head = self.logits(h, start, _head_layers(watch, self.cut))
         return logits, seen | in_head
+
+    def logits(
+        self, h: Tensor, start: int, watch: Collection[int]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Run from the images or features of the grid to the logits of the evaluated cell."""
+        return self.inner.run(self.crop(h), start, watch=watch)
 
     def steps(self, start: int) -> Steps | None:
         steps = self.inner.steps(start)
@@ -234,7 +251,7 @@ class Disconnected:
         """Run all grid cells from one layer to another, and put them side by side."""
         others = [cell for cell in range(self.grid**2) if cell != self.cell]
         evaluated = self.inner.run(self.crop(h), start, stop)[0]
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.sees_all and torch.is_grad_enabled()):
             crops = torch.cat([self.crop(h, cell) for cell in others])
             rest = self.inner.run(crops, start, stop)[0]
         by_cell = dict(zip(others, rest.chunk(len(others)), strict=True)) | {self.cell: evaluated}
@@ -244,6 +261,50 @@ class Disconnected:
             for first in range(0, self.grid**2, self.grid)
         ]
         return torch.cat(rows, -2)
+
+
+class Rewritten(Disconnected):
+    """The same function in other layers (Rao et al. 2024, Supplement H).
+
+    Before the first linear layer z = W f + b of the head, all features of the other grid cells are
+    summed, once with each sign. The layer after it adds the two sums to each z: always zero.
+    Methods that depend on the function alone cannot tell; a rule that leaves out negative
+    contributions can, and moves relevance to cells that have no effect. Both layers are written as
+    convolutions, so that LRP gives them the rule that the paper means, not that of the head.
+    """
+
+    sees_all: ClassVar[bool] = True
+
+    def __init__(self, inner: Body, cut: int, grid: int, cell: int, linear: int):
+        super().__init__(inner, cut, grid, cell)
+        self.linear = linear
+
+    def steps(self, start: int) -> Steps | None:
+        return None  # the cells run side by side
+
+    def logits(
+        self, h: Tensor, start: int, watch: Collection[int]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        before = [layer for layer in watch if layer <= self.linear]
+        after = [layer for layer in watch if layer > self.linear]
+        own, seen = self.inner.run(self.crop(h), start, self.linear, before)
+        others = [cell for cell in range(self.grid**2) if cell != self.cell]
+        rest = torch.cat(
+            [self.inner.run(self.crop(h, cell), start, self.linear)[0] for cell in others], 1
+        )[:, :, None, None]
+        layer = self.inner.module_after(self.linear)
+        assert isinstance(layer, nn.Linear)
+        z = conv2d(own[:, :, None, None], layer.weight[:, :, None, None], layer.bias)
+        ones = rest.new_ones(1, rest.shape[1], 1, 1)
+        sums = conv2d(rest, torch.cat([ones, -ones]))
+        # The sums come first: they cancel before anything is rounded.
+        outputs = len(layer.weight)
+        add = torch.cat([z.new_ones(outputs, 2), torch.eye(outputs).to(z)], 1)
+        z = conv2d(torch.cat([sums, z], 1), add[:, :, None, None]).flatten(1)
+        if self.linear + 1 == len(self.inner.layers):  # it is the last
+            return z, seen
+        logits, in_head = self.inner.run(z, self.linear + 1, watch=after)
+        return logits, seen | in_head
 
 
 def _feature_layers(inner: Body, cut: int) -> tuple[list[str], dict[str, int]]:

@@ -21,7 +21,6 @@ from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.models import download
 from heatproof.models.batch_dependence import allow_batch_dependence
 from heatproof.models.huggingface import HUB_PREFIX, hf_model
-from heatproof.models.invariance import invariance
 from heatproof.models.linear_model import linear
 from heatproof.models.model import Model
 from heatproof.models.nets import (
@@ -466,11 +465,6 @@ def _cifar(name: str, weights: Weights) -> Model:
         mean=config.mean,
         std=config.std,
     )
-
-
-@loader("rao2024/")
-def _rao2024(name: str, weights: Weights) -> Model:
-    return invariance(name)
 
 
 @loader("picard2024/")

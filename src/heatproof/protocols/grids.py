@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from heatproof.data.base import Data
@@ -159,9 +159,14 @@ class FullyDisconnected(Localization):
     )
     repeated: ClassVar[bool] = True
     most: ClassVar[int] = 1000
+    rewritten: Annotated[bool | None, AfterValidator(lambda value: value or None)] = Field(
+        default=None,
+        description="true: the same function in layers that LRP's z⁺ rule does not see through",
+    )
 
     def cell_models(self, model: Model) -> dict[int, Model]:
-        return {cell: views.difull(model, self.grid, cell) for cell in (0, self.grid**2 - 1)}
+        evaluated = (0, self.grid**2 - 1)
+        return {c: views.difull(model, self.grid, c, bool(self.rewritten)) for c in evaluated}
 
 
 @protocol
