@@ -5,12 +5,14 @@ RUNS holds one run directory per study, such as RUNS/hesse2024/ranking. A page m
     <!-- results: TABLE STUDY option=value … -->
     <!-- end -->
 
-and what stands between the two lines is replaced. The prose around the tables is edited by hand,
-after reading them.
+and what stands between the two lines is replaced. With `csv=NAME` the table is written to
+docs/results/NAME.csv, and a link to it stands on the page. The prose around the tables is edited by
+hand, after reading them.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -58,11 +60,11 @@ def ranks(directory: Path) -> list[Standings]:
     return standings(run.scores, aggregate_draws=draws, layers=layers)
 
 
-def number(value: float) -> str:
-    """Write a number with two digits, without the zero before the point."""
+def number(value: float, digits: int = 2) -> str:
+    """Write a number with so many digits, without the zero before the point."""
     if not np.isfinite(value):
         return "–"
-    text = f"{value:.2f}".replace("-", "−")
+    text = f"{value:.{digits}f}".replace("-", "−")
     return re.sub(r"^(−?)0\.", r"\1.", text)
 
 
@@ -286,7 +288,7 @@ def curves(directory: Path) -> curves_section.Content:
 
 
 def tradeoff(directory: Path, options: Options) -> str:
-    """Rank correlation of distance and remaining information over the baselines."""
+    """Say whether distance and remaining information are related over the baselines."""
     rows: dict[tuple[str, str, str], list[str]] = {}
     distances: dict[str, None] = {}
     for model in curves(directory).models:
@@ -294,8 +296,7 @@ def tradeoff(directory: Path, options: Options) -> str:
             for figure in found.figures:
                 distances[figure.distance] = None
                 key = (model.model.removeprefix("paperbirds/"), found.method, found.measure)
-                cell = "–" if figure.trade is None else estimate(figure.trade.correlation)
-                rows.setdefault(key, []).append(cell)
+                rows.setdefault(key, []).append(figure.trend or "–")
     head = ["model", "order of removal", "measure of the information left", *distances]
     return lines(
         head,
@@ -373,6 +374,47 @@ TABLES: dict[str, Callable[[Path, Options], str]] = {
 }
 
 
+ESTIMATE = re.compile(r"([−+]?[\d.]+|–) \(([−+]?[\d.]+)(?: to |–)([−+]?[\d.]+)\)(.*)", re.S)
+TABLES_AS_CSV = Path(__file__).parent / "results"
+
+
+def link(table: str, name: str) -> str:
+    """Write a Markdown table to a CSV file, with intervals in columns; return a link to it."""
+    head, _, *body = (
+        [cell.strip(" `").replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in table.strip().splitlines()
+        if line.startswith("|")
+    )
+    columns: list[list[str]] = []
+    for title, *cells in zip(head, *body, strict=True):
+        found = [ESTIMATE.fullmatch(cell) for cell in cells]
+        if not any(found):
+            columns.append([title, *(plain_number(cell) for cell in cells)])
+            continue
+        parts = [
+            [m[1], m[2], m[3], m[4].strip(", ")] if m else [cell, "", "", ""]
+            for m, cell in zip(found, cells, strict=True)
+        ]
+        titles = [title, f"{title} low", f"{title} high", f"{title} note"]
+        for title, *part in zip(titles, *parts, strict=True):
+            if any(part):
+                columns.append([title, *map(plain_number, part)])
+    path = TABLES_AS_CSV / f"{name}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
+    after = [line for line in table.strip().splitlines() if not line.startswith("|")]
+    rest = "".join(f"\n\n{line}" for line in after if line)
+    return f"[{name}.csv](results/{name}.csv), {len(body)} rows.{rest}\n"
+
+
+def plain_number(cell: str) -> str:
+    """Return a number of a page as programs read it; other text, and a dash as nothing."""
+    text = cell.replace("−", "-").removeprefix("+")
+    text = re.sub(r"^(-?)\.", r"\g<1>0.", text)
+    return "" if cell == "–" else text if re.fullmatch(r"-?[\d.]+", text) else cell
+
+
 def fill(page: Path, runs: Path) -> None:
     """Replace every marked table whose run exists; name those whose run does not."""
 
@@ -382,7 +424,10 @@ def fill(page: Path, runs: Path) -> None:
             print(f"{page}: {study} has no run in {runs}; its table stays", file=sys.stderr)
             return block[0]
         chosen_options = dict(option.split("=", 1) for option in options.split())
-        return f"{start}\n{TABLES[table](runs / study, chosen_options)}\n{end}"
+        text = TABLES[table](runs / study, chosen_options)
+        if "csv" in chosen_options:
+            text = link(text, chosen_options["csv"])
+        return f"{start}\n{text}\n{end}"
 
     page.write_text(BLOCK.sub(replaced, page.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -6,6 +6,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from click import Option
@@ -204,12 +205,53 @@ def test_counts_and_versions_on_the_pages_are_those_of_the_code():
     assert f"{WORDS[len(methods)]} methods" in quickstart.about
 
 
-@pytest.mark.parametrize(
-    "paper", ["hesse2024", "rao2024", "picard2024", "li2024", "li2024-falsification"]
-)
-def test_a_page_of_a_paper_has_claims_what_is_implemented_differences_and_results(paper):
+@pytest.mark.parametrize("paper", ["hesse2024", "rao2024", "picard2024", "li2024"])
+def test_a_page_of_a_paper_has_claims_what_is_implemented_differences_and_limitations(paper):
     text = (DOCS / f"{paper}.md").read_text(encoding="utf-8")
+    head, claims, provided, differences, limitations = text.split("\n## ")
+    assert re.search(r"https://(doi|arxiv)\.org/", head) and "](img/" in head
+    assert claims.startswith("What it claims, and what is found here\n")
+    assert "| the paper says | where" in claims and re.search(r"\bn = \d", claims)
+    assert f"]({paper}-results.md" in claims and "`heatproof " in provided
+    assert provided.startswith("What heatproof provides\n")
+    assert differences.startswith("Where text and code differ\n")
+    assert f"]({paper}-deviations.md)" in differences
+    assert limitations.startswith("Limitations\n")
+    assert len(text.split()) <= 1500
+    all_differences = (DOCS / f"{paper}-deviations.md").read_text(encoding="utf-8")
+    assert re.search(r"\*\*Where [^*]*differ[^*]*\*\*", all_differences)
+    assert "`heatproof run " in (DOCS / f"{paper}-results.md").read_text(encoding="utf-8")
+
+
+def test_the_page_on_two_yardsticks_has_claims_what_is_implemented_differences_and_results():
+    text = (DOCS / "li2024-falsification.md").read_text(encoding="utf-8")
     for heading in ("**What the paper claims.**", "**What heatproof provides.**", "\n## Results"):
         assert heading in text
     assert re.search(r"\*\*Where [^*]*(differ|silent)[^*]*\*\*", text)
-    assert "heatproof run" in text or "studies" in text
+
+
+def test_the_evidence_for_what_was_found_in_the_papers_exists():
+    text = (DOCS / "found-in-the-papers.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 15
+    for file, name in named:
+        assert f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), name
+    for item in text.split("\n### ")[1:]:
+        assert re.search(r"`tests/|`heatproof |published\.csv|Supplement C", item), item
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "results").rglob("*.csv")), ids=name_of)
+def test_a_table_of_results_is_linked_and_whole(path):
+    """Every line has a cell for each column, and an estimate lies within its interval."""
+    name = path.relative_to(DOCS).as_posix()
+    paper = path.parent.name
+    pages = [page.read_text(encoding="utf-8") for page in DOCS.glob(f"{paper}-*.md")]
+    assert sum(f"]({name})" in page for page in pages) == 1
+    table = pd.read_csv(path)
+    assert len(table) and not table.isna().all().any()
+    for column in table:
+        if f"{column} low" in table:
+            known = table[pd.to_numeric(table[column], errors="coerce").notna()]
+            ends = [f"{column}{end}" for end in ("", " low", " high")]
+            value, low, high = (known[end].astype(float) for end in ends)
+            assert ((low <= value) & (value <= high) | low.isna()).all(), column

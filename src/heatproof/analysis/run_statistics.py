@@ -250,7 +250,9 @@ class RunStatistics(Run):
         differing = [
             f"{setting}={value}"
             for setting, value in settings.items()
-            if setting != "baseline" and any(o.get(setting) != value for o in others)
+            if setting != "baseline"
+            and value is not None
+            and any(o.get(setting) != value for o in others)
         ]
         several = len({p.id for p in self.protocols.values()}) > 1
         parts = [name if several else "", *differing, baseline]
