@@ -242,3 +242,14 @@ def test_an_unreadable_row_is_unreadable(model, tmp_path):
     data = hp.load_data(parquet({"image": [b"broken"]})(tmp_path), model)
     with pytest.raises(UnreadableImage, match="cannot identify"):
         data.load(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("path,label\na.png\0,0\n", "NUL characters"), (f"path\n{'x' * 200_000}\n", "field limit")],
+)
+def test_a_table_that_no_program_writes_is_refused(tmp_path, text, message):
+    table = tmp_path / "images.csv"
+    table.write_text(text)
+    with pytest.raises(HeatproofError, match=f"cannot read .*{message}"):
+        hp.load_data(f"csv:{table}")

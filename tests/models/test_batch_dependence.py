@@ -26,6 +26,21 @@ class CentredGradient(nn.Module):
         return x - mean + mean.detach()
 
 
+class Summed(nn.Module):
+    """Adds the images before an image, of which the first has none."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(0)
+
+
+class SummedGradient(nn.Module):
+    """The identity, whose gradient is that of `Summed`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x.cumsum(0)
+        return x + total - total.detach()
+
+
 def network(middle: nn.Module) -> nn.Sequential:
     torch.manual_seed(0)
     head = [nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 10)]
@@ -41,6 +56,8 @@ BATCH_NORM = {"track_running_stats": False}
         (nn.BatchNorm2d(8, **BATCH_NORM), "outputs .* batch norm 1 has .*track_running_stats=True"),
         (Centred(), r"outputs .* first in 1 \(Centred\): compute each row from itself"),
         (CentredGradient(), "gradients .* compute each row from itself"),
+        (Summed(), r"outputs .* first in 1 \(Summed\): compute each row from itself"),
+        (SummedGradient(), "gradients .* compute each row from itself"),
     ],
 )
 def test_a_network_whose_rows_depend_on_each_other_is_refused(middle, message):
@@ -57,7 +74,7 @@ def test_others_are_not(middle):
     assert model.batch_size == 64
 
 
-def test_the_check_takes_two_passes_of_a_pair_and_one_of_an_image():
+def test_the_check_takes_four_passes_of_two_images():
     images = 0
     net = network(nn.BatchNorm2d(8))
 
@@ -73,7 +90,7 @@ def test_the_check_takes_two_passes_of_a_pair_and_one_of_an_image():
 
     net.register_forward_hook(count)
     assert not one_at_a_time("net", net, torch.rand(2, 3, 32, 32), wanted=False)
-    assert images == 5
+    assert images == 2 + 2 + 2 * 2  # together, each alone, and two gradients
 
 
 def test_one_image_at_a_time_gives_the_same_in_any_batch():

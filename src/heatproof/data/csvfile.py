@@ -101,4 +101,9 @@ def _read(path: Path) -> list[list[str]]:
     if not lines:
         raise HeatproofError(f"{path} is empty; its first line names the columns: path,label")
     delimiter = next((mark for mark in "\t,;" if mark in lines[0]), ",")
-    return list(csv.reader(lines, delimiter=delimiter))
+    if "\0" in text:
+        raise HeatproofError(f"cannot read {path}: it has NUL characters, as no text has")
+    try:
+        return list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error as error:
+        raise HeatproofError(f"cannot read {path}: {error}") from None

@@ -67,30 +67,34 @@ def one_at_a_time(name: str, module: nn.Module, example: Tensor, wanted: bool) -
 
 
 def _difference(module: nn.Module, example: Tensor) -> str:
-    """Return what of the first of two images depends on the other; empty if nothing.
+    """Return what of one of two images depends on the other; empty if nothing.
 
-    An output that depends on another image has a gradient with respect to it.
+    An output that depends on another image has a gradient with respect to it. Both images are
+    looked at, since one may depend on those before it alone.
     """
     pair = _pair(example)
     with torch.enable_grad():
         pair.requires_grad_()
         together = module(pair)
-        with torch.no_grad():
-            single = module(pair[:1].detach().clone())
-        if together.shape[:1] != (2,) or single.shape != together[:1].shape:
-            return "the shape and the values of the outputs"
-        if _differ(together[:1], single, LOGIT_TOLERANCE):
-            return "the outputs"
+        for row, image in enumerate(pair.detach()):
+            with torch.no_grad():
+                single = module(image[None].clone())
+            if together.shape[:1] != (2,) or single.shape != together[:1].shape:
+                return "the shape and the values of the outputs"
+            if _differ(together[row : row + 1], single, LOGIT_TOLERANCE):
+                return "the outputs"
         if not together.requires_grad:
             return ""  # no method needs gradients that there are not
-        first = together[0].flatten()
-        try:
-            (own, other) = torch.autograd.grad(
-                first, pair, torch.linspace(1, 2, len(first)).to(first)
-            )[0].float()
-        except RuntimeError:  # methods that need gradients say what is wrong with them
-            return ""
-    return "the gradients" if other.norm() > GRADIENT_TOLERANCE * own.norm() else ""
+        for row, output in enumerate(together.flatten(1)):
+            weights = torch.linspace(1, 2, len(output)).to(output)
+            try:
+                gradients = torch.autograd.grad(output, pair, weights, retain_graph=row == 0)[0]
+            except RuntimeError:  # methods that need gradients say what is wrong with them
+                return ""
+            own, other = gradients[row].float(), gradients[1 - row].float()
+            if other.norm() > GRADIENT_TOLERANCE * own.norm():
+                return "the gradients"
+    return ""
 
 
 def _pair(example: Tensor) -> Tensor:
@@ -119,12 +123,16 @@ def _cause(module: nn.Module, example: Tensor) -> str:
             "make it with track_running_stats=True and train it, or use a GroupNorm"
         )
     pair = _pair(example)
-    together, single = (_outputs(module, images) for images in (pair, pair[:1]))
+    together, *singles = (_outputs(module, images) for images in (pair, pair[:1], pair[1:]))
     names = {part: name for name, part in module.named_modules()}
     for part, output in together.items():  # in the order in which they finish
-        first = output[: len(output) // 2]  # some merge the images with their windows
-        other = single.get(part)
-        if other is None or other.shape != first.shape or _differ(first, other, LOGIT_TOLERANCE):
+        half = len(output) // 2  # some merge the images with their windows
+        rows = (output[:half], output[half:])
+        alone = [single.get(part) for single in singles]
+        if any(
+            other is None or other.shape != own.shape or _differ(own, other, LOGIT_TOLERANCE)
+            for own, other in zip(rows, alone, strict=True)
+        ):
             where = names[part] or "its forward"
             return f", first in {where} ({type(part).__name__}): compute each row from itself"
     return ": compute each row from itself"
