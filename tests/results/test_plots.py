@@ -158,6 +158,20 @@ def test_a_style_has_its_width_and_size_of_text_and_nothing_is_cut(result, name,
     assert own.get_size_inches() == pytest.approx((4, 5))
 
 
+def test_a_height_at_which_names_hide_each_other_is_refused(result):
+    with pytest.raises(HeatproofError, match=r"too little for 3 panels in 3 rows, which need \d"):
+        result.plot.ranking(style="column", height=1, model="net/first", protocol="sds")
+
+
+def test_the_best_methods_of_networks_are_drawn_over_their_accuracy(result):
+    chart, *_ = result.plot.charts("accuracy")
+    assert {line["series"] for line in chart.table} == set(result.models)
+    ends = result.plot.accuracy().axes[0].get_xlim()
+    assert all(ends[0] <= point.x <= ends[1] for point in chart.points)
+    with pytest.raises(HeatproofError, match="no network was fine-tuned"):
+        result.plot.fine_tuning()
+
+
 def test_panels_of_a_protocol_share_their_axis_and_say_protocol_and_n(result):
     figure = result.plot.ranking()
     charts = result.plot.charts("ranking")

@@ -446,9 +446,9 @@ def to_latex(table: Grid, layout: Layout) -> str:
         lines.append(" & ".join([*first, latex_text(name), *marked]) + r" \\")
         before = model
     text = latex_text(_note(table, layout)).replace("†", r"\textdagger{}")
-    columns = len(names) + len(matrix.heads)
-    note = rf"\multicolumn{{{columns}}}{{p{{.9\linewidth}}}}{{\footnotesize {text}}} \\"
-    return "\n".join([*lines, r"\bottomrule", note, r"\end{tabular}"]) + "\n"
+    # A note within the table would stretch its last column.
+    note = rf"\par\smallskip\parbox{{.95\linewidth}}{{\footnotesize {text}}}"
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", note]) + "\n"
 
 
 def frame_to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:

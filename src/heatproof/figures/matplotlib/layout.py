@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heatproof.errors import HeatproofError, unknown
+from heatproof.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 TEXT = 8.0  # points, of most text on screen
 NARROWEST = 0.7  # of the width that a panel has on screen, at the same size of text
+LOWEST = 0.35  # of the height that a panel has on screen: far below, names hide each other
 LARGEST = 100.0  # inches
 
 
@@ -84,6 +86,9 @@ class Layout:
             size: Width and height of a panel on screen.
             across: How many stand side by side at most.
             whole: Whether just as many have to stand side by side, as pictures in a table.
+
+        Raises:
+            HeatproofError: If the height is too little for the panels to be read.
         """
         natural, high = (self.scale * side for side in size)
         columns = min(count, across)
@@ -92,7 +97,16 @@ class Layout:
             columns = max(1, min(columns, int(full / (NARROWEST * natural))))
         wide = natural if full is None else full / columns
         rows = math.ceil(count / columns)
-        return columns, (wide, high if self.height is None else self.height / rows)
+        if self.height is None:
+            return columns, (wide, high)
+        least = math.ceil(10 * LOWEST * high * rows) / 10
+        if self.height < least:
+            raise HeatproofError(
+                f"a height of {self.height:g} inches is too little for {counted(count, 'panel')} "
+                f"in {counted(rows, 'row')}, which {'needs' if count == 1 else 'need'} {least:g}; "
+                "leave out the height, or choose a model or a protocol"
+            )
+        return columns, (wide, self.height / rows)
 
 
 def scale_marks(parts: Sequence[Axes | Figure], scale: float) -> None:
