@@ -206,6 +206,9 @@ def test_pictures_where_normalized_images_are_wanted_are_noticed():
     pictures = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with pytest.warns(UserWarning, match=r"look like pictures in \[0, 1\].*model.normalize"):
         hp.explain(model, pictures, 0, "ixg")
+    for name in ("paperbirds/vgg", "paperbirds/bcos"):
+        with pytest.warns(UserWarning, match=r"from 0 to 255.*model.normalize\(images / 255\)"):
+            hp.explain(hp.load_model(name), 255 * pictures, 0, "ixg")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hp.explain(model, model.normalize(pictures), 0, "ixg")

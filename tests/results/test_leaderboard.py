@@ -163,7 +163,8 @@ def test_submissions_that_are_wrong_are_refused(submitted, tmp_path, change, mes
 def test_a_changed_byte_of_a_submission_is_noticed(submitted, tmp_path):
     path = tmp_path / "x.heatproof.json"
     path.write_bytes(submitted.read_bytes().replace(b"Bob", b"Eve"))
-    assert "checksum does not match" in call("leaderboard", "--check", path, code=2)
+    shown = call("leaderboard", "--check", path, code=2)
+    assert "checksum does not match" in shown and "--submit FILE" in shown
 
 
 def test_what_a_submission_needs_is_said(runs, tmp_path):

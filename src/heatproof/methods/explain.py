@@ -436,16 +436,23 @@ def explain(
 
 
 def _warn_of_unnormalized(model: Model, x: Tensor) -> None:
-    """Warn of images in [0, 1] where the model takes normalized ones.
+    """Warn of images in [0, 1] where the model takes normalized ones, and of those up to 255.
 
-    Normalized images have values in [0, 1] alone only if they have very little contrast.
+    Normalized images have values in [0, 1] alone only if they have very little contrast, and none
+    that are far above a normalized white.
     """
     takes_pixels = bool((model.mean == 0).all() and (model.std == 1).all())
+    white = float(((1 - model.mean) / model.std).max())
     low, high = x.aminmax()
-    if not takes_pixels and low >= 0 and high <= 1 and high - low > LEAST_CONTRAST:
+    cure = ""
+    if low >= 0 and 2 * white < high <= 255:
+        kind, cure = "from 0 to 255", "model.normalize(images / 255)"
+    elif not takes_pixels and low >= 0 and high <= 1 and high - low > LEAST_CONTRAST:
+        kind, cure = "in [0, 1]", "model.normalize(images)"
+    if cure:
+        takes = "such in [0, 1]" if takes_pixels else "normalized ones"
         warnings.warn(
-            f"the images look like pictures in [0, 1], but {model.name} takes normalized ones: "
-            "pass model.normalize(images)",
+            f"the images look like pictures {kind}, but {model.name} takes {takes}: pass {cure}",
             stacklevel=4,
         )
 

@@ -15,7 +15,7 @@ from heatproof.errors import HeatproofError
 from heatproof.protocols import PROTOCOLS
 from heatproof.results.result import Result
 from heatproof.runs.format import ProtocolFacts
-from heatproof.runs.sealed import read_sealed, seal
+from heatproof.runs.sealed import DamagedFile, read_sealed, seal
 from heatproof.text import counted, printable
 
 MOST_PROBLEMS = 6  # that are listed
@@ -141,7 +141,11 @@ def read_submission(path: Path) -> Submission:
         HeatproofError: If it is damaged or contradicts itself, or if a protocol has another
             version here, whose scores are not the same.
     """
-    found = read_sealed(path, Submission)
+    try:
+        found = read_sealed(path, Submission)
+    except DamagedFile as error:
+        cure = "write it again from its run: heatproof leaderboard RUN --submit FILE"
+        raise DamagedFile(path, error.problem, cure) from None
     problems = [problem for scores in found.scores for problem in _problems(scores)]
     if problems:
         more = len(problems) - MOST_PROBLEMS
