@@ -170,6 +170,8 @@ def _changes(node: ast.expr) -> Iterator[ast.expr]:
         name = function.id if isinstance(function, ast.Name) else name
         if name in FUNCTIONS:
             changed = copy.deepcopy(node)
+            if name == "sorted":
+                changed.keywords = []  # a list has no order to choose
             if isinstance(changed.func, ast.Attribute):
                 changed.func.attr = FUNCTIONS[name]
             else:
