@@ -6,6 +6,7 @@ import pytest
 
 from heatproof.analysis import wording
 from heatproof.analysis.evidence import Evidence
+from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import standings
 
 NAMES = ["model", "protocol", "setting", "baseline", "method", "sample", "value"]
@@ -42,6 +43,13 @@ def test_methods_that_cannot_be_told_apart_are_named():
     assert "cannot be told apart" in wording.verdict(found)
     shares = [found.first_fraction(m) for m in found.real]
     assert sum(shares) == pytest.approx(1)
+
+
+def test_a_number_has_as_many_digits_as_tell_the_ends_of_its_interval_apart():
+    assert wording.estimate(Estimate(0.845, 0.802, 0.882)) == "0.84 (0.80 to 0.88)"
+    assert wording.estimate(Estimate(-0.0531, -0.0544, -0.0519)) == "-0.053 (-0.054 to -0.052)"
+    assert wording.estimate(Estimate(1.0, 1.0, 1.0)) == "1.00 (1.00 to 1.00)"
+    assert wording.estimate(Estimate(-0.001, np.nan, np.nan)) == "0.00"
 
 
 def test_equal_mean_ranks_name_the_cheaper_method_first():

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_NAMES = 6
+MOST_DIGITS = 6  # after the point
 Labels = Mapping[Key, str]
 EXPLAINED = (
     "All pairs of methods under a setting are tested as one family, so that the probability of any "
@@ -337,10 +338,13 @@ def by_protocol(evidence: Evidence, protocol: str, score: Estimate | None) -> st
 
 
 def estimate(found: Estimate, digits: int = 2) -> str:
-    """Write a number with its interval."""
+    """Write a number with its interval, with as many digits as tell its ends apart."""
     if not math.isfinite(found.low):
-        return f"{found.value:.{digits}f}"
-    return f"{found.value:.{digits}f} ({found.low:.{digits}f} to {found.high:.{digits}f})"
+        return f"{found.value:z.{digits}f}"
+    width = found.high - found.low
+    if 0 < width < 10**-digits:
+        digits = min(MOST_DIGITS, math.ceil(-math.log10(width)))
+    return f"{found.value:z.{digits}f} ({found.low:z.{digits}f} to {found.high:z.{digits}f})"
 
 
 NOT_RANKED_MARK = (

@@ -291,7 +291,8 @@ def _inapplicable(run: RunStatistics) -> list[Inapplicable]:
     for (model, *key), part in run.rows.groupby(columns, sort=False, observed=True):
         if (part["status"] == "n/a").all():
             label = run.setting_labels[tuple(key)]
-            found.setdefault((label, str(part["message"].iloc[0])), []).append(str(model))
+            why = str(part["message"].iloc[0]).removeprefix(f"{key[0]}: ")
+            found.setdefault((label, why), []).append(str(model))
     return [Inapplicable(label, models, why) for (label, why), models in found.items()]
 
 
