@@ -9,6 +9,7 @@
 #                   HEATPROOF_DEVICE=cuda make test-device
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
+# make which-methods  docs/which-methods.md: which methods there are for which networks
 # make notebooks    the example notebooks, with the outputs of this version
 # make engines      a small run on two Dask workers, compared with a local one bit for bit
 # make bench        speed beside other libraries and bare passes: docs/speed.md (about 20 minutes)
@@ -37,7 +38,7 @@ REPORTS := $(patsubst examples/%.yaml,docs/%/index.html,$(wildcard examples/gall
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: quickstart test coverage docs gallery dist test-isa test-device engines bench bench-check soak audit lint check methods \
-  truth models notebooks protocols reference weights clean
+  truth models notebooks protocols reference weights which-methods clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -127,6 +128,9 @@ reference: .venv/installed-dev
 
 notebooks: .venv/installed-dev
 	$(BIN)/python docs/make_notebooks.py
+
+which-methods: .venv/installed-dev
+	$(BIN)/python docs/make_which_methods.py docs/which-methods.md
 
 models: .venv/installed
 	$(BIN)/python docs/make_models.py docs/models.md
