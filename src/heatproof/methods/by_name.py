@@ -7,6 +7,7 @@ used as an object of the user's is. Whether a network allows it is found before 
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -160,7 +161,8 @@ class LibraryMethod:
         except (HeatproofError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # a library can raise anything
-            return f"{self.library.title} {self.library.version} fails: {format_error(error)}"
+            text = re.sub(r"<class '([\w.]+)'>", r"\1", format_error(error))
+            return f"{self.library.title} {self.library.version} fails: {text}"
         shape = tuple(maps.shape)
         fits = len(shape) in (3, 4) and all(
             1 < side <= whole for side, whole in zip(shape[-2:], x.shape[-2:], strict=True)
