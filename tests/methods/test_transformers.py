@@ -24,7 +24,8 @@ from heatproof.models.hooks import ModuleCall, record_calls
 from heatproof.models.vit import Block, vit
 from heatproof.tensor.noise import Rng
 
-METHODS = ["rollout", "rollout(start=0)", "chefer", "chefer(start=0)", "vit-gradcam"]
+METHODS = ["rollout", "rollout(start=0)", "chefer", "chefer(start=0)", "vit-gradcam", "legrad"]
+METHODS += ["grad-rollout", "grad-rollout(start=1)", "legrad(blocks=3)"]
 
 
 @pytest.fixture(autouse=True)

@@ -102,7 +102,15 @@ def test_patches_of_a_wide_image_are_wide():
 
 
 EVERY = [entry.id for entry in METHODS if entry.source is None]
-OF_ONE_ARCHITECTURE = {"bagnet", "bcos", "rollout", "chefer", "vit-gradcam"}
+OF_ONE_ARCHITECTURE = {
+    "bagnet",
+    "bcos",
+    "rollout",
+    "chefer",
+    "vit-gradcam",
+    "grad-rollout",
+    "legrad",
+}
 CHEAP = {
     "rise": "rise(masks=8)",
     "rise-u": "rise-u(masks=8)",

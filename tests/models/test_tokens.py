@@ -189,10 +189,13 @@ def test_the_cam_layer_of_a_transformer_is_the_last_whose_patches_matter():
     assert beit.landmarks["cam"] == "beit.layers.2"  # it averages the patches
 
 
-def test_a_plain_vit_names_the_block_for_cams():
+def test_a_plain_vit_needs_no_block_for_cams():
     model = hp.Model(tiny.build("transformers:ViT"), mean=(0.5,) * 3, std=(0.5,) * 3)
-    with pytest.raises(NotApplicable, match=r"gradcam@block2"):
-        hp.explain(model, torch.zeros(1, 3, 32, 32), 0, "gradcam")
+    images = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    maps = hp.explain(model, images, 0, "gradcam")
+    assert torch.equal(maps, hp.explain(model, images, 0, "gradcam@block3.norm1"))
+    with pytest.raises(NotApplicable, match="CAMs at the first norm of the last block: gradcam"):
+        hp.explain(model, images, 0, "gradcam@final")
 
 
 @pytest.mark.parametrize("method", ["rise(masks=8)", "occlusion", "lime(masks=8)"])

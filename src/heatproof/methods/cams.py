@@ -14,6 +14,7 @@ from heatproof.methods.base import method
 from heatproof.methods.noise import NoiseUnit, noise_scale
 from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.batch import LayerBatch
+from heatproof.models.last_norm import WithLastNorm
 from heatproof.models.model import Model
 from heatproof.models.passes import Pass
 from heatproof.models.variants import variant_scores
@@ -99,6 +100,16 @@ def layercam(
     return (model.channels_first(x) * gradient.relu()).sum(1).relu()
 
 
+def _why_not_ablated(model: Model) -> str:
+    body = model.body
+    if not isinstance(body, WithLastNorm) or model.start != body.norm:
+        return ""
+    return (
+        f"the tokens of {model.start_layer} are also added after the attention, past this layer; "
+        f"name a block: ablationcam@{body.layers[body.norm - 1]}"
+    )
+
+
 _STD: dict[NoiseUnit, float] = {"range": 0.15, "absolute": 0.3}
 
 
@@ -177,6 +188,7 @@ def smoothed(features: Tensor, passes: Sequence[Pass], compat: str | None) -> Te
     paper="Desai & Ramaswamy 2020",
     needs=("channels",),
     cost=lambda arguments: (arguments["channels"] + 1, 0),
+    applies=_why_not_ablated,
     shares_passes=True,
     version=2,
 )

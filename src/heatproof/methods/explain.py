@@ -307,7 +307,7 @@ def check_applicable(expression: Expression, model: Model, has_silhouettes: bool
         if is_vit(model.module):
             instead = (
                 "; vit-gradcam and chefer are for vision transformers, ixg works on any model, and "
-                f"CAMs at a block that you name: gradcam@{_last_block(model)}"
+                "CAMs at the first norm of the last block: gradcam"
             )
         raise NotApplicable(f"{expression.label} does not apply: {error}{instead}") from None
     if entry.layers == "input" and layer != "input":
@@ -327,12 +327,6 @@ def check_applicable(expression: Expression, model: Model, has_silhouettes: bool
         raise NotApplicable(
             f"{expression.label} needs data with silhouettes of the object, such as paperbirds"
         )
-
-
-def _last_block(model: Model) -> str:
-    """Return the last block of a plain ViT whose patches still matter: one comes after it."""
-    blocks = [layer for layer in model.layers if layer.startswith("block")]
-    return blocks[-2] if len(blocks) > 1 else "tokens"
 
 
 LAYER_ARGUMENTS = ("layer", "target_layer")  # of methods of other libraries
@@ -505,8 +499,11 @@ def explained(
         except HeatproofError as error:
             if re.search(r"\s", targets):
                 raise
-            hint = f'a method is the fourth argument: method="{targets}"'
-            raise HeatproofError(f"{error} ({hint})") from None
+            raise HeatproofError(
+                f"targets must be {len(x)} class indices from 0 to {model.n_classes - 1}, or a "
+                f'target by name; got "{targets}" (a method is the fourth argument: '
+                f'method="{targets}"): {error}'
+            ) from None
         wanted = wanted.of(model)
     elif targets is None:
         wanted = model.target or Target.parse("prediction")

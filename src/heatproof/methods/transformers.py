@@ -128,6 +128,79 @@ def vit_gradcam(
     return _enlarged(_zero_to_one(_patches(model, x, target, "backward", explain)), x, resize)
 
 
+@attending("grad-rollout", paper="Chefer et al. 2021b", cost=(0, 1))
+def grad_rollout(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    start: Start = 0,
+    resize: Resize = "nearest",
+) -> Tensor:
+    """Attention × its gradient, positive part, followed from the class token.
+
+    It starts at block ``start``, counted from 0.
+    """
+    attentions = _attentions(_blocks(model, start))
+
+    def explain(images: Tensor, goal: Tensor) -> Tensor:
+        with torch.enable_grad(), record_calls(attentions, keep=lambda call: call.output) as seen:
+            logits = model(images)
+            values = [seen[softmax] for softmax in attentions]
+            gradients = attention_gradients(logits, goal, values)
+        pairs = zip(values, gradients, strict=True)
+        layers = [(a.detach() * g).relu().mean(1) for a, g in pairs]
+        return class_row([layer + torch.eye(layer.shape[-1]).to(layer) for layer in layers])
+
+    return _enlarged(_patches(model, x, target, "backward", explain), x, resize)
+
+
+@attending("legrad", paper="Bousselham et al. 2025", cost=(0, 1))
+def legrad(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    blocks: Annotated[int, Field(ge=1)] = 2,
+    resize: Resize = "nearest",
+) -> Tensor:
+    """Positive gradient of attention in the last blocks, for the head on each block's mean token.
+
+    The tokens after a block are averaged and given to the last norm and the head. The gradient of
+    the target's logit there, with respect to the attention in that block, is averaged over heads
+    and queries; ``blocks`` maps are added and scaled to [0, 1]. The authors' code resizes them
+    bilinearly (``resize=bilinear``).
+    """
+    depth = len(_blocks(model, 0))
+    if blocks > depth:
+        raise HeatproofError(f"blocks={blocks}: {model.name} has {depth} blocks")
+    tokens, *stages = model.module.children()
+    norm, head = stages[-3], stages[-1]
+    last = _blocks(model, depth - blocks)
+
+    def explain(images: Tensor, goal: Tensor) -> Tensor:
+        total: Tensor = torch.zeros(())
+        h = tokens(images)
+        with (
+            torch.enable_grad(),
+            record_calls(_attentions(last), keep=lambda call: call.output) as seen,
+        ):
+            for block in stages[:-3]:
+                # Each block is on its own: its attention has the gradient of its own logit alone.
+                h = block(h.detach().requires_grad_(block in last))
+                if block in last:
+                    logits = as_logits(head(norm(h.mean(1))), model.head)
+                    logits = logits if model.derived is None else model.derived(logits)
+                    total = total + logits.gather(1, goal[:, None]).sum()
+            attention = [seen[softmax] for softmax in _attentions(last)]
+            gradients = torch.autograd.grad(total, attention)
+        return torch.stack([g.clamp(min=0).mean((1, 2)) for g in gradients]).sum(0)
+
+    return _enlarged(_zero_to_one(_patches(model, x, target, "backward", explain)), x, resize)
+
+
 def _blocks(model: Model, start: int) -> list[Block]:
     """Return the blocks from ``start`` on."""
     blocks = [stage for stage in model.module.children() if isinstance(stage, Block)]

@@ -18,10 +18,11 @@ from heatproof.models import backends
 from heatproof.models.batch_dependence import OneAtATime, one_at_a_time
 from heatproof.models.cam_layer import landmarks
 from heatproof.models.convert import as_canonical
-from heatproof.models.cutting import Body, layer_shapes, make_body, wrappers
+from heatproof.models.cutting import Body, Staged, layer_shapes, make_body, wrappers
 from heatproof.models.families import middle_of
 from heatproof.models.guards import eval_mode
 from heatproof.models.heads import OneOutput, as_logits, find_head
+from heatproof.models.last_norm import WithLastNorm
 from heatproof.models.layers import LayerTable
 from heatproof.models.network_blocks import grids_of, with_blocks
 from heatproof.models.outputs import advice, probabilities
@@ -160,12 +161,18 @@ class Model:
             _check_logits(self.name, outputs, example)
             check_half(self.name, module, example)
             self.body: Body = make_body(module, layers, example)
+            if is_vit(module) and isinstance(self.body, Staged):
+                self.body = WithLastNorm(self.body)
             shapes = layer_shapes(self.body, example)
             roles = landmarks(self.body, shapes, middle_of(module, wrappers(module)))
             if roles.cam is None and layers is None and not is_vit(module):
                 self.body, roles = with_blocks(module, self.body, roles, example)
                 shapes = layer_shapes(self.body, example)
             grids, flat = grids_of(module, shapes, example.shape[2:])
+            if isinstance(self.body, WithLastNorm):
+                norm = self.body.norm
+                roles = roles._replace(cam=norm)
+                grids, flat = {**grids, norm: grids[norm - 1]}, flat - {norm}
             self.layer_table = LayerTable.from_body(self.body, roles, grids, flat)
             kind = probabilities(module, example.contiguous(memory_format=self.layout), outputs)
             apart = one_at_a_time(self.name, module, example, batch_dependent)

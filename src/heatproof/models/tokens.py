@@ -39,7 +39,7 @@ class Grid(NamedTuple):
         """Return an activation, or its gradient, as ``(B, C, h, w)`` without the prefix."""
         if self.prefix is None:
             return activation.movedim(-1, 1)
-        patches = activation[:, self.prefix :]
+        patches = activation[:, self.prefix : self.prefix + self.height * self.width]
         return patches.mT.reshape(*patches.mT.shape[:2], self.height, self.width)
 
     @property

@@ -34,7 +34,7 @@ def keys_of(citation: str) -> list[str]:
     """
     keys = []
     for part in citation.split(";"):
-        years = re.findall(r"\b(?:19|20)\d\d\b", part)
+        years = re.findall(r"\b(?:19|20)\d\d[a-z]?\b", part)
         author = re.match(r"\s*(?:as in )?([^\W\d]+)", part)
         if years and author:
             name = unicodedata.normalize("NFKD", author[1]).encode("ascii", "ignore").decode()
