@@ -87,6 +87,7 @@ bench-check: .venv/installed-dev
 soak: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/interval_coverage.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/statements.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/race.py errors --worlds 200
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --cases 15000
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/kills.py --kills 50
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/mutants.py --mutants 20

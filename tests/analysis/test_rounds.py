@@ -154,9 +154,23 @@ def test_more_images_continue_a_race(tmp_path):
 def test_a_fixed_number_of_images_in_the_directory_of_a_race_is_no_race(tmp_path):
     out = tmp_path / "run"
     decided(out, ["ixg", "saliency"], count=32)
-    fixed = hp.evaluate(small_model(), small_data(32), ["ixg", "saliency"], SDS, out=out)
+    with pytest.warns(UserWarning, match="holds a run with decide, whose tasks have another size"):
+        fixed = hp.evaluate(small_model(), small_data(32), ["ixg", "saliency"], SDS, out=out)
     assert fixed.races == {}
     assert set(evaluated(fixed).values()) == {32}
+
+
+def test_methods_that_are_added_race_from_the_first_image_and_nothing_is_computed_twice(tmp_path):
+    out = tmp_path / "run"
+    decided(out, ["ixg", "saliency"])
+    model = small_model()
+    model.pass_counts.clear()
+    grown = decided(out, ["ixg", "saliency", "ig(steps=8)"], model=model)
+    (race,) = grown.races.values()
+    assert race.contests[0].drops[0].method == "saliency"
+    assert evaluated(grown)["ig(steps=8)"] == max(evaluated(grown).values())
+    at_once = decided(tmp_path / "at once", ["ixg", "saliency", "ig(steps=8)"])
+    assert grown.store.paths.race.read_bytes() == at_once.store.paths.race.read_bytes()
 
 
 def test_of_a_pair_only_these_two_and_controls_are_computed(tmp_path):

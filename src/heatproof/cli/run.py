@@ -119,7 +119,14 @@ def run(
     engine = {field.name: options.pop(field.name) for field in fields(EngineOptions)}
     EngineOptions(**engine).check()
     directory = run_directory(spec, out)
+    grows = bool(options["add_methods"])
     loaded = load_for_run(spec, directory, options)
+    if grows and loaded.decide is not None:
+        echo(
+            "the race is held anew with the methods that are added: what is computed is kept, and "
+            "as there are more pairs to compare, methods that were dropped may come back",
+            err=True,
+        )
     resume = "what is computed is kept, and the same command continues the run"
     try:
         with stopped_by_sigterm(walltime):

@@ -54,6 +54,7 @@ def run_plan(
         facts = provenance(spec, models, engine.threads, layer_shape)
         if not add:
             _warn_of_other_networks(facts, store)
+        _warn_of_other_tasks(store, rounds is not None)
         if rounds is None:
             store.remove(store.paths.race)  # of an earlier run in the same directory
         for part in rounds(store) if rounds else (plan,):
@@ -64,6 +65,22 @@ def run_plan(
             plan = part
         if engine is LOCAL:  # workers may be other machines, and share theirs
             time_methods(plan, store)
+
+
+def _warn_of_other_tasks(store: Store, decides: bool) -> None:
+    """Say that nothing of an earlier run is reused, as only one of the two decides."""
+    try:
+        decided = "decide" in store.provenance().spec
+    except HeatproofError:  # there was no run, or the file is damaged
+        return
+    if decided != decides:
+        warnings.warn(
+            f"{store.name} holds a run {'with' if decided else 'without'} decide, whose tasks have "
+            "another size: everything is computed anew. To use what is there, run it "
+            f"{'with' if decided else 'without'} decide again; to keep both, choose another "
+            "directory with -o (in Python: out=…)",
+            stacklevel=2,
+        )
 
 
 def _warn_of_other_networks(now: Provenance, store: Store) -> None:
