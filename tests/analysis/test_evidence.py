@@ -45,6 +45,19 @@ def test_methods_that_cannot_be_told_apart_are_named():
     assert sum(shares) == pytest.approx(1)
 
 
+def test_a_tie_by_one_protocol_is_no_win():
+    sure = evidence_of({"zero": apart(0.5, 0.3)})
+    assert wording.by_protocol(sure, "sds", None) == "sds: `a` wins."
+    tied = evidence_of({"zero": apart(0.31, 0.30, 0.1, noise=0.1)})
+    said = wording.by_protocol(tied, "sds", None)
+    assert "ranks first; it cannot be told apart from" in said and "wins" not in said
+
+
+def test_a_method_is_the_same_at_every_layer():
+    names = ["lrp@middle", "lrp@final|abs", "ixg"]
+    assert [wording._without_layer(name) for name in names] == ["lrp", "lrp|abs", "ixg"]
+
+
 def test_a_number_has_as_many_digits_as_tell_the_ends_of_its_interval_apart():
     assert wording.estimate(Estimate(0.845, 0.802, 0.882)) == "0.84 (0.80 to 0.88)"
     assert wording.estimate(Estimate(-0.0531, -0.0544, -0.0519)) == "-0.053 (-0.054 to -0.052)"
