@@ -44,7 +44,7 @@ import heatproof.functional as F
 from heatproof.baselines import Baseline
 from heatproof.models.model import Model
 from heatproof.protocols import PROTOCOLS
-from heatproof.protocols.base import make_protocol
+from heatproof.protocols.base import EvalBatch, make_protocol
 from heatproof.protocols.parts import part_sums
 from heatproof.tensor.curves import ranks_of, tie_order
 from heatproof.tensor.localization import cell_sums, mass_fraction
@@ -91,6 +91,25 @@ def idsds(bird: Bird) -> list[Panel]:
         panels += [heat(drops.reshape(4, 4), f"{name}: drops", 4, drops), sds(bird, network)[-1]]
     panels[1], panels[3] = titled(panels[1], "sds: "), titled(panels[3], "idsds: ")
     return panels
+
+
+def f_fidelity(bird: Bird, name: str) -> list[Panel]:
+    """One random deletion, and how often the answer is lost for every size of the explanation."""
+    protocol = make_protocol(name, {})
+    (view,) = protocol.views(bird.model, bird.data)
+    own = bird.explain("ixg", view.model)
+    rng = Rng(0, [bird.sample.id], bird.x.device)
+    batch = EvalBatch([bird.sample.id], bird.x, bird.target, view.model.logits(bird.x), rng)
+    scored = protocol.score_maps(view.model, batch, {}, own)
+    sizes = torch.arange(1, protocol.sizes + 1) / protocol.sizes
+    marked = bird.part_of_order(own, 0.2, protocol.side)
+    removed = marked & (rng.uniform("picture", marked.shape)[0] < protocol.alpha)
+    lost = {"": (sizes * 100, scored.curves["lost"][0])}
+    return [
+        heat(own[0], "map (Input × Gradient)"),
+        picture(bird.without(removed, "zero"), "half of the marked 20 % deleted"),
+        curve(lost, f"score = mean = {float(scored.value[0]):.2f}", ("size in %", "lost answers")),
+    ]
 
 
 def titled(panel: Panel, prefix: str) -> Panel:
@@ -314,6 +333,7 @@ PICTURES: dict[str, Callable[[Bird], list[Panel]]] = {
     "parts": parts,
     **{n: lambda bird, n=n: localization(bird, n) for n in GRIDS},
     **{n: lambda bird, n=n: curves(bird, n) for n in ("deletion", "insertion", "srg")},
+    **{n: lambda bird, n=n: f_fidelity(bird, n) for n in ("f-fidelity", "f-fidelity-minus")},
     "ids": ids,
     "road": road,
     "soundness": soundness,

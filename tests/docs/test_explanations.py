@@ -142,6 +142,6 @@ def test_the_links_of_the_page_on_citing_are_those_of_the_bibliography():
     links = re.findall(r"\((https://\S+?)\)", text)
     named = set(re.findall(r"\]\(protocols/([\w-]+)\.md\)", text))
     assert named == {entry.id for entry in PROTOCOLS if entry.cls.source is None}
-    assert len(links) == 21
+    assert len(links) == 22
     for link in links:
         assert f"{{{link.removeprefix('https://doi.org/')}}}" in known, link

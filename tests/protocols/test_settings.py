@@ -43,6 +43,8 @@ VARIANTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
 }
 TESTED_ELSEWHERE = {  # in files of their names: they need weights, accurate networks or regions
     "idsds",
+    "f-fidelity",
+    "f-fidelity-minus",
     "soundness",
     "randomization",
     "emprt",

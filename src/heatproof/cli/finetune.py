@@ -32,10 +32,15 @@ from heatproof.cli.output import echo
     help="Number of patches of the grid: 4, 16 or 64.",
 )
 @click.option(
+    "--pixels",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Delete this part of the pixels of every image instead, as f-fidelity requires: 0.1.",
+)
+@click.option(
     "--baseline",
     default="zero",
     show_default=True,
-    help="What a deleted patch is replaced by.",
+    help="What a deleted patch or pixel is replaced by.",
 )
 @click.option(
     "--schedule",
@@ -91,7 +96,8 @@ def finetune(
 ) -> None:
     """Fine-tune a model on images with deleted patches.
 
-    Half of the training images lose one patch, as IDSDS requires. The weights
+    Half of the training images lose one patch, as IDSDS requires; with --pixels
+    all lose random pixels, as F-Fidelity requires. The weights
     of the epoch with the best accuracy on the validation images are kept; these
     images are used neither for training nor for evaluating methods. Of equal
     epochs the last is kept, and with --val none the last of all. The same
@@ -135,4 +141,4 @@ def finetune(
     except KeyboardInterrupt:
         echo("interrupted; the same command resumes the fine-tuning", err=True)
         sys.exit(INTERRUPTED)
-    print_finetuned(result, model, weights, f"{options['patches']}/{options['baseline']}")
+    print_finetuned(result, model, weights)

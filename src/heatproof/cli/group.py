@@ -72,10 +72,10 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if given and "extra argument" in error.message:
-                repeated = f"{given[0]} A {given[0]} B"
-                error.message += f". An option takes one value; repeat it for more: {repeated}"
-            raise
+            if not given or "extra argument" not in error.message:
+                raise
+            repeated = f"{given[0]} A {given[0]} B"
+            ctx.fail(f"{error.message}. An option takes one value; repeat it for more: {repeated}")
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write("\n")

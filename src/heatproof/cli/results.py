@@ -19,6 +19,7 @@ from heatproof.cli.terminal import console, duration, make_table, print_plain
 from heatproof.data.grids import Grids
 from heatproof.errors import join_limited
 from heatproof.models.preprocessing import Resize
+from heatproof.models.weights_file import metadata
 from heatproof.plan.cost import (
     BASES,
     Forecast,
@@ -509,7 +510,7 @@ def print_trained(trained: Trained) -> None:
         print_plain(f"in a spec: {trained.spec}")
 
 
-def print_finetuned(result: FineTuned, model: str, weights: str | None, fine_tuned: str) -> None:
+def print_finetuned(result: FineTuned, model: str, weights: str | None) -> None:
     """Print the metrics of all epochs, what was skipped, and how a spec uses the weights."""
     worst = ("worst patch (all correct)", "worst patch (largest drop)")
     numbers = ("loss", "clean", *worst, "probe IDSDS", "seconds", "")
@@ -531,8 +532,12 @@ def print_finetuned(result: FineTuned, model: str, weights: str | None, fine_tun
     entry = [f"name: {model!r}"]
     if weights:
         entry.append(f"weights: {weights!r}")
+    fine_tuned = metadata(result.weights)["fine_tuned"]
     entry.append(f"fine_tuned_weights: {{{fine_tuned}: {str(result.weights)!r}}}")
-    print_plain("Accuracies are on the validation images. To use the weights for idsds in a spec:")
+    protocol = "f-fidelity" if "%" in fine_tuned else "idsds"
+    print_plain(
+        f"Accuracies are on the validation images. To use the weights for {protocol} in a spec:"
+    )
     print_plain(f"  models: [{{{', '.join(entry)}}}]")
 
 

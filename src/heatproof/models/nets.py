@@ -318,9 +318,10 @@ def weights_path(name: str) -> Path:
     return ASSETS / f"paperbirds-{name}.safetensors"
 
 
-# Patches and baselines that the shipped networks are fine-tuned for, as protocols write them.
+# Patches, or parts of the pixels, and baselines that the shipped networks are fine-tuned for, as
+# protocols write them.
 FINE_TUNED: dict[str, tuple[str, ...]] = dict.fromkeys(SHIPPED, ("16/zero",))
-FINE_TUNED["resnet"] += ("4/zero", "64/zero", "16/blur", "16/uniform(low=-1, high=1)")
+FINE_TUNED["resnet"] += ("4/zero", "64/zero", "16/blur", "16/uniform(low=-1, high=1)", "10%/zero")
 
 
 def fine_tuned_path(name: str, fine_tuned: str) -> Path:
@@ -335,7 +336,7 @@ def fine_tuned_path(name: str, fine_tuned: str) -> Path:
 
 def slug(fine_tuned: str) -> str:
     """Return what weights are fine-tuned for as part of a file name: ``16/zero`` is 16-zero."""
-    return re.sub(r"[^a-z0-9]+", "-", fine_tuned).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", fine_tuned.replace("%", " percent")).strip("-")
 
 
 def load_state(path: Path | str) -> dict[str, Tensor]:

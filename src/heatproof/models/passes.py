@@ -70,7 +70,7 @@ class Passes:
         # A tail may start after the embedding; its own input stands for it then.
         layer = max(self.model.layer_table.embedding, self.model.start)
         logits, embedding = self._observe(x, layer)
-        return logits, embedding.flatten(1)
+        return logits, embedding.reshape(len(logits), -1)
 
     def logits_and_activation(self, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Compute logits and a layer's activation, in one pass unless a backend has the logits."""

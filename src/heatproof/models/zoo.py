@@ -54,7 +54,8 @@ from heatproof.userfile import PREFIX, from_file, source_hash
 
 DOWNLOADED_WEIGHTS = "download"  # the published ones, from the network unless they are cached
 
-FINE_TUNING = re.compile(r"(\d+)/(.+)")
+# the patches or the part of the pixels that were deleted, and what replaced them
+FINE_TUNING = re.compile(r"\d+(?:\.\d+)?%?/.+")
 _BEGINNING = re.compile(r"[^:/]*[:/]")
 
 Weights = str | Path | None
@@ -337,8 +338,8 @@ def load_fine_tuned(model: Model, fine_tuning: str) -> Model:
         return model
     if not FINE_TUNING.fullmatch(fine_tuning):
         raise HeatproofError(
-            "fine_tuned is the number of patches and the baseline, such as 16/zero; "
-            f'got "{fine_tuning}"'
+            "fine_tuned is the number of patches, or the part of the pixels, and the baseline, "
+            f'such as 16/zero or 10%/zero; got "{fine_tuning}"'
         )
     if fine_tuning not in model.fine_tuned_weights:
         raise HeatproofError(_missing_fine_tuning(model, fine_tuning))
@@ -373,7 +374,6 @@ def _missing_fine_tuning(model: Model, fine_tuning: str) -> str:
             f"--weights-dir with the directory that has {source.file}; or fine_tuned_weights: "
             f"{DOWNLOADED_WEIGHTS} (in a command --download) to get {url}"
         )
-    patches, _, baseline = fine_tuning.partition("/")
     data = "folder:…"
     options = ""
     if model.name.startswith("paperbirds/"):
@@ -383,20 +383,28 @@ def _missing_fine_tuning(model: Model, fine_tuning: str) -> str:
     file = "fine-tuned/fine-tuned.safetensors"
     return (
         f"{model.name} has no weights fine-tuned for {fine_tuning} ({has}). Make them with\n"
-        f"  heatproof finetune {model.name} {data} -o fine-tuned --patches {patches} "
-        f"--baseline '{baseline}'{options}\n"
+        f"  heatproof finetune {model.name} {data} -o fine-tuned {finetune_options(fine_tuning)}"
+        f"{options}\n"
         f"and name them in the spec: {{name: {model.name}, "
         f"fine_tuned_weights: {{{fine_tuning}: {file}}}}}, "
         f'or in Python: load_model(…, fine_tuned_weights={{"{fine_tuning}": "{file}"}})'
     )
 
 
+def finetune_options(fine_tuning: str) -> str:
+    """Return the options of ``heatproof finetune`` that make such weights."""
+    deleted, _, baseline = fine_tuning.partition("/")
+    if not deleted.endswith("%"):
+        return f"--patches {deleted} --baseline '{baseline}'"
+    return f"--pixels {float(deleted[:-1]) / 100:g} --baseline '{baseline}'"
+
+
 def _check_fine_tuned(model: Model, fine_tuning: str, path: Path) -> None:
     """Check that a file of fine-tuned weights exists, fits, and is what it is said to be."""
     if not FINE_TUNING.fullmatch(fine_tuning):
         raise HeatproofError(
-            f'fine_tuned_weights: "{fine_tuning}" must be the number of patches and the baseline, '
-            "such as 16/zero"
+            f'fine_tuned_weights: "{fine_tuning}" must be the number of patches, or the part of '
+            "the pixels, and the baseline, such as 16/zero or 10%/zero"
         )
     try:
         load_weights(copy.deepcopy(model.module), path, model.name)

@@ -14,7 +14,7 @@ from heatproof.expressions import parse_call
 from heatproof.models import download
 from heatproof.models.nets import slug
 from heatproof.models.paper_networks import fine_tuned_url
-from heatproof.models.zoo import find_loader
+from heatproof.models.zoo import find_loader, finetune_options
 from heatproof.plan.yaml_reader import parse_yaml
 from heatproof.text import clip, show
 
@@ -237,10 +237,9 @@ def _missing_weights(name: str, short: str, source: download.Source) -> str:
 
 
 def _missing_fine_tuned(name: str, stem: str, fine_tuning: str) -> str:
-    patches, _, baseline = fine_tuning.partition("/")
     url = fine_tuned_url(name, fine_tuning)
     published = f"{download.Source.at(url).file}, from {url}, or " if url else ""
     return (
         f"{name} fine-tuned for {fine_tuning}: {published}{stem}.pth, made by heatproof finetune "
-        f"{name} folder:… -o fine-tuned --patches {patches} --baseline '{baseline}'"
+        f"{name} folder:… -o fine-tuned {finetune_options(fine_tuning)}"
     )

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
 from heatproof.baselines import Baseline, BaselineName
-from heatproof.data.base import Data
 from heatproof.models.model import Model, model_score
-from heatproof.models.zoo import check_fine_tuned, load_fine_tuned
 from heatproof.protocols.base import (
     EvalBatch,
     Kind,
     Protocol,
     Scores,
     Shared,
-    View,
-    ViewKey,
     protocol,
 )
+from heatproof.protocols.in_domain import InDomain
 from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.noise import Rng, sample_ids
 from heatproof.tensor.patches import grid_side, patch_masks, patch_sums, square_root
@@ -220,16 +217,11 @@ class SingleDeletion(Protocol):
 
 
 @protocol
-class InDomainSingleDeletion(SingleDeletion):
+class InDomainSingleDeletion(InDomain, SingleDeletion):
     id: ClassVar[str] = "idsds"
     kind: ClassVar[Kind] = "in-domain"
     summary: ClassVar[str] = (
         "sds on weights that were fine-tuned with deleted patches, so that deletions are in-domain"
-    )
-
-    missing: Literal["skip"] | None = Field(
-        default=None,
-        description="skip: without fine-tuned weights it is not applicable; by default an error",
     )
 
     @property
@@ -239,14 +231,3 @@ class InDomainSingleDeletion(SingleDeletion):
     @property
     def fine_tuning(self) -> str:
         return f"{self.patches}/{self.baseline}"
-
-    def check(self, model: Model) -> None:
-        super().check(model)
-        if self.missing and model.fine_tuned != self.fine_tuning:
-            check_fine_tuned(model, self.fine_tuning)
-
-    def views(
-        self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
-    ) -> list[View]:
-        key = ViewKey("fine-tuned", self.fine_tuning)
-        return [View(key, load_fine_tuned(model, self.fine_tuning), data)]

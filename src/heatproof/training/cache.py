@@ -41,7 +41,7 @@ class FineTuning:
     """A fine-tuning on demand.
 
     Attributes:
-        fine_tuned: Number of patches and baseline, such as ``16/zero``.
+        fine_tuned: Number of patches and baseline, such as ``16/zero``, or part of the pixels.
         seed: Seed of the deletions and of the order of the images.
         changes: Settings of the short schedule to replace, by field name of `Schedule`.
     """
@@ -173,7 +173,8 @@ def write_fine_tuned(
 
     If it is interrupted, the next call resumes from the last finished epoch.
     """
-    patches, _, baseline = fine_tuning.fine_tuned.partition("/")
+    deleted, _, baseline = fine_tuning.fine_tuned.partition("/")
+    of_pixels = deleted.endswith("%")
     unfinished = path.with_suffix("")
 
     def report(step: Step) -> None:
@@ -185,7 +186,8 @@ def write_fine_tuned(
         model,
         data,
         out=unfinished,
-        patches=int(patches),
+        patches=16 if of_pixels else int(deleted),
+        pixels=float(deleted[:-1]) / 100 if of_pixels else None,
         baseline=baseline,
         schedule=fine_tuning.schedule,
         seed=fine_tuning.seed,

@@ -37,7 +37,7 @@ from heatproof.training.checkpoint import (
     write_weights,
 )
 from heatproof.training.distributed import ProcessGroup, init_distributed
-from heatproof.training.loader import BatchLoader, Deletion
+from heatproof.training.loader import BatchLoader, Deletion, PixelDeletion
 from heatproof.training.losses import loss_function, loss_name
 from heatproof.training.probes import Probes
 from heatproof.training.schedule import Schedule, resolve_schedule
@@ -121,6 +121,7 @@ def finetune(
     out: str | Path,
     val: Data | str | tuple[Tensor, Sequence[int] | Tensor] | float | int | None = None,
     patches: int = 16,
+    pixels: float | None = None,
     baseline: str = "zero",
     schedule: str | Schedule = "paper",
     epochs: int | None = None,
@@ -140,6 +141,8 @@ def finetune(
 ) -> FineTuned:
     """Fine-tune a copy of a model on images of which half have one patch replaced by a baseline.
 
+    Or on images that have all lost some random pixels, for `f-fidelity` in place of `idsds`.
+
     The same call again resumes a fine-tuning that was interrupted. Under ``torchrun`` each batch
     is divided among the processes, and the main process writes the files; batch norm then uses
     the statistics of its own process's part of the batch.
@@ -157,7 +160,9 @@ def finetune(
             otherwise. ``none`` trains on all images, as the paper does: accuracies are then those
             of a tenth of the training images, and the last epoch is kept.
         patches: Number of patches P of the √P×√P grid.
-        baseline: What a deleted patch is replaced by.
+        pixels: Deletes this part of the pixels in every image, for example 0.1, in place of
+            patches; these are then only what worst-patch accuracy is measured with.
+        baseline: What a deleted patch or pixel is replaced by.
         schedule: ``paper`` (30 epochs of SGD, batch size 256, learning rate 1e-3 or, for B-cos
             networks, 1e-2, divided by 10 every 10 epochs), ``short`` (the schedule of all embedded
             models), or a ``Schedule``. The loss is cross entropy, and binary cross entropy for
@@ -188,7 +193,14 @@ def finetune(
             fine-tuning with other settings, or training diverges.
     """
     loaded = load_model(model)
-    deletion = Deletion(patches, Baseline.parse(baseline))
+    if pixels is not None and not 0 < pixels < 1:
+        raise HeatproofError(f"pixels is a part of the pixels, between 0 and 1; got {pixels}")
+    replaced_by = Baseline.parse(baseline)
+    deletion = (
+        Deletion(patches, replaced_by)
+        if pixels is None
+        else PixelDeletion(pixels, replaced_by, patches)
+    )
     grid_side(patches, loaded.height, loaded.width)
     settings = {
         "epochs": epochs,
@@ -244,7 +256,7 @@ class Trainer:
     model: Model
     train_loader: BatchLoader
     val_loader: BatchLoader
-    deletion: Deletion
+    deletion: Deletion | PixelDeletion
     schedule: Schedule
     out: Path
     seed: int
@@ -433,7 +445,7 @@ class Trainer:
         for name in ("epochs", "limit", "network_lr"):
             del settings[name]
         return {
-            "fine_tuned": f"{self.deletion.patches}/{self.deletion.baseline.label}",
+            "fine_tuned": self.deletion.name,
             "model": self.model.name,
             "base": self.model.fingerprint(),
             "data": f"{self.train_loader.data.name} {_digest(self.train_loader)}",

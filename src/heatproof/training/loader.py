@@ -1,4 +1,4 @@
-"""Training images: read in threads, cropped at random, and with one patch deleted in half of them.
+"""Training images: read in threads, cropped at random, and with patches or pixels deleted.
 
 All randomness is keyed by (seed, epoch, sample id): what a sample looks like does not depend on
 the worker, the order or the other samples of its batch.
@@ -84,7 +84,10 @@ class BatchLoader:
         self._load(self.indices[0], 0)
 
     def batches(
-        self, groups: Sequence[Sequence[int]], epoch: int = 0, deletion: Deletion | None = None
+        self,
+        groups: Sequence[Sequence[int]],
+        epoch: int = 0,
+        deletion: Deletion | PixelDeletion | None = None,
     ) -> Iterator[TrainBatch]:
         """Yield one batch per group of indices; unreadable images are left out and recorded.
 
@@ -95,7 +98,7 @@ class BatchLoader:
         Args:
             groups: Sample indices of each batch.
             epoch: Key of the random crops and deletions.
-            deletion: Deletes patches of the loaded images.
+            deletion: Deletes patches or pixels of the loaded images.
 
         Yields:
             The batches in order.
@@ -126,7 +129,7 @@ class BatchLoader:
         readers: ThreadPoolExecutor | None,
         group: Sequence[int],
         epoch: int,
-        deletion: Deletion | None,
+        deletion: Deletion | PixelDeletion | None,
     ) -> TrainBatch:
         images: dict[int, Tensor | None] = {i: self._cache[i] for i in group if i in self._cache}
         missing = [i for i in group if i not in images]
@@ -197,6 +200,11 @@ class Deletion:
     baseline: Baseline
     fraction: float = 0.5
 
+    @property
+    def name(self) -> str:
+        """What weights are fine-tuned for that saw such images: ``16/zero``."""
+        return f"{self.patches}/{self.baseline.label}"
+
     def __call__(
         self, x: Tensor, ids: Sequence[str], model: Model, seed: int, epoch: int
     ) -> Tensor:  # (B, C, H, W) -> same, changed in place
@@ -223,6 +231,38 @@ class Deletion:
             replacement = patch_view(filled, side)[torch.arange(len(rows)), :, down, :, across]
         patch_view(x, side)[rows, :, down, :, across] = replacement
         return x
+
+
+@dataclass(frozen=True)
+class PixelDeletion:
+    """Replaces random pixels by the baseline, in all images (Zheng et al. 2025).
+
+    Attributes:
+        pixels: Part of the pixels that every image loses.
+        baseline: What deleted pixels are replaced by.
+        patches: Number of patches of the grid that validation deletes one by one.
+    """
+
+    pixels: float
+    baseline: Baseline
+    patches: int = 16
+
+    @property
+    def name(self) -> str:
+        """What weights are fine-tuned for that saw such images: ``10%/zero``."""
+        return f"{100 * self.pixels:g}%/{self.baseline.label}"
+
+    def __call__(
+        self, x: Tensor, ids: Sequence[str], model: Model, seed: int, epoch: int
+    ) -> Tensor:  # (B, C, H, W) -> same
+        """Delete pixels; which ones depends on seed, epoch and sample id alone."""
+        rng = Rng(seed, [f"{sample} in epoch {epoch}" for sample in ids], x.device)
+        size = x.shape[2:]
+        order = rng.uniform("deletion", (size.numel(),)).argsort(dim=1, stable=True)
+        removed = torch.zeros_like(order, dtype=torch.bool)
+        removed.scatter_(1, order[:, : int(self.pixels * size.numel())], True)
+        remove = self.baseline.remover(x, model, rng)
+        return remove(torch.arange(len(x), device=x.device), removed.reshape(-1, *size))
 
 
 def random_crop(

@@ -13,7 +13,7 @@ from heatproof.models.heads import as_logits
 from heatproof.protocols.single_deletion import scores_without_patches
 from heatproof.tensor.scores import SCORES, HeadName, is_correct
 from heatproof.training.distributed import ProcessGroup
-from heatproof.training.loader import BatchLoader, Deletion, TrainBatch
+from heatproof.training.loader import BatchLoader, Deletion, PixelDeletion, TrainBatch
 from heatproof.training.probes import MOST_PROBE_IMAGES, Probes
 
 BATCH_SIZE = 64
@@ -38,7 +38,7 @@ class Accuracy(NamedTuple):
 def validate(
     net: nn.Module,
     loader: BatchLoader,
-    deletion: Deletion,
+    deletion: Deletion | PixelDeletion,
     worst_images: int,
     processes: ProcessGroup,
     probes: Probes | None = None,
@@ -112,7 +112,7 @@ class WithoutPatches(NamedTuple):
 
 
 def _without_patches(
-    net: nn.Module, batch: TrainBatch, deletion: Deletion, loader: BatchLoader
+    net: nn.Module, batch: TrainBatch, deletion: Deletion | PixelDeletion, loader: BatchLoader
 ) -> WithoutPatches:
     correct, log_prob, logit = scores_without_patches(
         loader.model,
