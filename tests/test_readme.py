@@ -39,10 +39,24 @@ def test_the_spec_in_the_readme_is_valid():
     assert make_spec(yaml.safe_load(spec)).expressions()
 
 
+INPAINTER = """
+import heatproof as hp
+
+
+def network(weights):
+    return lambda image, removed: image * (1 - removed)
+"""
+INPAINTED = """
+protocol = "sds(patches=4, baseline=inpaint)"
+result = hp.evaluate("paperbirds/vgg", "paperbirds:test", ["ixg"], [protocol], limit=2)
+print("inpainted:", result.summary()["n"].item())
+"""
+
+
 def test_the_code_in_the_page_on_extensions_runs(tmp_path):
     """Run it in a separate process, so that its registrations do not affect other tests."""
     page = "docs/extending.md"
-    definitions, saved, evaluation = blocks("python", page)
+    definitions, inpainting, saved, evaluation = blocks("python", page)
     (template,) = blocks("html", page)
     (spec,) = blocks("yaml", page)
     script = """
@@ -57,12 +71,18 @@ assert any('<section id="notes"' in page.read_text() for page in pages)
         "notes.html.j2": template,
         "spec.yaml": spec,
         "run.py": script,
+        "inpaint.py": f"{INPAINTER}\n\n{inpainting}\n{INPAINTED}",
         "saved.py": saved,
         "evaluate.py": evaluation,
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    outputs = {"run.py": "", "saved.py": "file:maps.npz", "evaluate.py": "center-mass"}
+    outputs = {
+        "run.py": "",
+        "inpaint.py": "inpainted: 2",
+        "saved.py": "file:maps.npz",
+        "evaluate.py": "center-mass",
+    }
     for name, printed in outputs.items():
         process = Forked([name], tmp_path / f"{name}.log", folder=tmp_path)
         assert process.wait() == 0, process.text

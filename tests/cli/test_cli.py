@@ -184,7 +184,7 @@ def test_plan_says_how_many_images_a_difference_takes(spec, tmp_path):
     assert "stated by --spread, not both" in both
     other = call(*detect, "--pilot", pilot, "--protocols", "deletion", code=2)
     assert "pilot has none of the protocols deletion" in other
-    assert "are for --detect" in call("plan", spec, "--spread", 0.3, code=2)
+    assert "--spread for --detect" in call("plan", spec, "--spread", 0.3, code=2)
 
 
 def test_a_run_grows_by_added_methods_and_says_what_it_keeps_and_does_not_show(spec, tmp_path):

@@ -18,7 +18,15 @@ IMAGES = {
     channels: torch.rand(6, channels, 16, 24, generator=torch.Generator().manual_seed(0))
     for channels in (1, 5)
 }
-OF_OTHER_NETWORKS = {"bagnet", "bcos", "rollout", "chefer", "vit-gradcam"}
+OF_OTHER_NETWORKS = {
+    "bagnet",
+    "bcos",
+    "rollout",
+    "chefer",
+    "vit-gradcam",
+    "legrad",
+    "grad-rollout",
+}
 LIBRARY = [
     "captum:GuidedGradCam",
     "captum:Lime",

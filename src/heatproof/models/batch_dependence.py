@@ -85,7 +85,7 @@ def _difference(module: nn.Module, example: Tensor) -> str:
                 return "the outputs"
         if not together.requires_grad:
             return ""  # no method needs gradients that there are not
-        for row, output in enumerate(together.flatten(1)):
+        for row, output in enumerate(together.reshape(2, -1)):
             weights = torch.linspace(1, 2, len(output)).to(output)
             try:
                 gradients = torch.autograd.grad(output, pair, weights, retain_graph=row == 0)[0]
