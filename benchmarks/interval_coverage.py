@@ -4,7 +4,7 @@
     python benchmarks/interval_coverage.py --repetitions 50 mean rank
 
 prints a table and fails if an interval covers the truth too rarely, or too often where it claims to
-be exact. docs/statistics.md explains the intervals and holds the table. Intervals are made with the
+be exact. docs/statistics-evidence.md holds the table. Intervals are made with the
 draws that every result has: the same number, and the same seed for all data sets. Where there is no
 interval, as of the agreement of rankings that few images leave open, a data set does not count.
 statements.py counts the false statements that are made of such intervals and of tests.

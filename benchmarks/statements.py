@@ -6,10 +6,10 @@
 
 Every scenario draws worlds: images, methods and settings with true means. Their scores are read by
 the code that reads a run, and what it says is compared with the truth: which method wins, which
-pairs differ, whether two runs differ, whether a number is reproduced. docs/statistics.md holds the
-table, and docs/statements.csv (--csv) the rates of every scenario. Beside each statement stands how
-often it is made (power), and the same for the rule that was used before: paired t-tests with Holm's
-procedure, and unadjusted intervals between runs.
+pairs differ, whether two runs differ, whether a number is reproduced. The table is in
+docs/statistics-evidence.md, and the rates of every scenario in docs/statements.csv (--csv). Beside
+each statement stands how often it is made (power), and the same for the rule that was used before:
+paired t-tests with Holm's procedure, and unadjusted intervals between runs.
 
 No kind of statement may be false in more than 5 % of the worlds of a scenario, plus two standard
 errors. Of many scenarios some exceed this by chance, so one that does is drawn again, with new

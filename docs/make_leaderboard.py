@@ -20,7 +20,7 @@ HEAD = """# Leaderboard: which heatmaps to trust on real networks
 
 Attribution methods on networks that others have trained, on photos.
 `python docs/make_leaderboard.py` writes this page from the summaries in `examples/real/results`,
-and [findings.md](findings.md) sets them beside the papers. A number is the mean over the images
+and [Findings](findings.md) sets them beside the papers. A number is the mean over the images
 with its 95 % interval. **Bold**: no other method is ahead of it, all pairs of methods tested
 together at 5 %; controls, in italics, never look at the network and cannot be the best. A dagger
 marks a method that is not ranked, because it has no score on more than a tenth of the images.

@@ -1,7 +1,7 @@
-"""Write the cost table of docs/scaling.md: what the papers' studies take at full scale.
+"""Write the cost table of docs/full-scale.md: what the papers' studies take at full scale.
 
-python docs/make_scaling.py docs/scaling.md              all studies; takes a while
-python docs/make_scaling.py docs/scaling.md STUDY …      these; other lines stay as they are
+python docs/make_scaling.py docs/full-scale.md              all studies; takes a while
+python docs/make_scaling.py docs/full-scale.md STUDY …      these; other lines stay as they are
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ an image (or a grid) are flipped together, thousands of times, and the largest t
 such table says how large one can be by chance. Comparing with the largest of those that are not
 rejected yet (step-down max-T, Westfall and Young 1993; Romano and Wolf 2005) keeps the probability
 of any false difference at 5 %, whatever the correlations between methods, and is exact where
-differences are symmetric. docs/statistics.md has the simulation.
+differences are symmetric. docs/statistics-evidence.md has simulations.
 
 Scores that are aggregated over all samples are no means of images: their errors come from draws.
 """

@@ -1,8 +1,7 @@
 """Half-samples: the spread of results that are aggregated over all samples.
 
 A result such as soundness is not a mean over samples. Its interval comes from halves of the
-clusters, drawn without replacement and aggregated anew; docs/statistics.md has the reasons and the
-coverage.
+clusters, drawn without replacement and aggregated anew; docs/statistics-others.md has the reasons.
 """
 
 from __future__ import annotations

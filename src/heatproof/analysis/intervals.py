@@ -1,4 +1,4 @@
-"""Confidence intervals of means and ranks; docs/statistics.md has the reasons and the coverage.
+"""Confidence intervals of means and ranks; docs/statistics-methods.md has the reasons.
 
 Draws come from one bootstrap with the same draws for all methods, so that comparisons are paired.
 Clusters are drawn instead of samples: the samples of one grid share their images. A draw of a mean

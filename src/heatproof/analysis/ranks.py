@@ -8,7 +8,7 @@ ranked within a layer.
 A draw adds noise to every ranking, so drawn rankings agree less than the estimated ones, and these
 less than the true ones: percentiles of draws miss the truth where rankings agree well. And settings
 on the same images share their errors, so that unrelated rankings seem to agree if images are few.
-`measure_agreement` says when an interval is given, and how far it reaches (docs/statistics.md).
+`measure_agreement` says when an interval is given, and how far (docs/statistics-others.md).
 """
 
 from __future__ import annotations

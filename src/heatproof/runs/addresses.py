@@ -110,7 +110,7 @@ def _attached(location: str | Path, folder: Path) -> Remote | Path:
     if "?" in rest:
         raise HeatproofError(
             f"the address of a run has no query ({shown}?…); credentials belong in the settings "
-            "of the file system (docs/scaling.md)"
+            "of the file system (docs/buckets.md)"
         )
     if re.search(r"[*\[]", rest):
         raise HeatproofError(f"{shown} is a pattern; the address of a run has neither * nor [")

@@ -114,7 +114,8 @@ def _warn_if_open(address: str, options: EngineOptions) -> None:
         warnings.warn(
             f"the connections of the Dask cluster at {address} are not encrypted: whoever can "
             "reach them can run code in the workers and in this process. Use TLS, as "
-            "docs/scaling.md shows, or --insecure (insecure=True) if only you reach this network",
+            "docs/cluster-security.md shows, or --insecure (insecure=True) if only you reach this "
+            "network",
             stacklevel=2,
         )
 
