@@ -1,14 +1,18 @@
-"""Write docs/findings.md from docs/claims.yaml and the summaries in examples/real/results."""
+"""Write docs/findings.md from docs/claims.yaml and the summaries in examples/real/results.
+
+What the papers say, and what is found on the birds, is taken from the tables of the papers' pages.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from real_runs import RealRun, claims, load, may_be_best
+from real_runs import RealRun, claims, load, may_be_best, order
 
 from heatproof.analysis import wording
 from heatproof.analysis.families import LEVEL
@@ -16,29 +20,28 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.report.sections.stability import SAME_FROM
 
 PAGE = Path(__file__).parent / "findings.md"
-HOLDS = "holds"
-CONTRARY = "the contrary holds"
-UNTESTABLE = "not testable here"
-NOT_RUN = "not run yet"
 PAPERS = {
     "hesse2024": "Hesse et al. 2024",
     "picard2024": "Picard et al. 2024",
     "li2024": "Li et al. 2024",
     "rao2024": "Rao et al. 2024",
 }
-HEAD = f"""# Findings: what the papers claim, on real networks
+HEAD = f"""# Findings: what the papers claim, on birds and on real networks
 
-Each claim of the four papers that the runs of the [leaderboard](leaderboard.md) can test, with
-what is found and a verdict. `python docs/make_findings.py` writes this page from
-[claims.yaml](claims.yaml) and the summaries in `examples/real/results`; every number is in the CSV
-files there, under the name of the run. What the same claims come to on the birds is on the pages of
-the papers.
+The claims of the four papers, as their pages quote them, with what is found on the birds and on the
+networks of the [leaderboard](leaderboard.md). `python docs/make_findings.py` writes this page from
+the pages of the papers, from [claims.yaml](claims.yaml) and from the summaries in
+[examples/real/results](../examples/real/results); every number on real networks is in the CSV
+files there, under the name of the run, beside the spec that computes it. How a verdict on the birds
+came about is on the page of the paper. On real networks:
 
-- *One method above another*: **{HOLDS}** if it is ahead with p ≤ {LEVEL}, adjusted for all pairs of
-  methods of the setting; **{CONTRARY}** if the other is; else **{wording.UNDECIDED}**. Differences
-  are given with the 95 % interval of a single difference; the verdict follows from p alone.
-- *The best methods are of a kind*: **{HOLDS}** if all methods that may be the best are, among those
-  that the paper has; **{CONTRARY}** if none is; else **{wording.UNDECIDED}**.
+- *One method above another*: **{wording.HOLDS}** if it is ahead with p ≤ {LEVEL}, adjusted for all
+  pairs of methods of the setting; **{wording.DOES_NOT_HOLD}** if the other is ahead; else
+  **{wording.UNDECIDED}**. Differences are given with the 95 % interval of a single difference; the
+  verdict follows from p alone.
+- *The best methods are of a kind*: **{wording.HOLDS}** if all methods that may be the best are,
+  among those that the paper has; **{wording.DOES_NOT_HOLD}** if none is; else
+  **{wording.UNDECIDED}**.
 - *An accuracy is kept, or raised*: decided if the whole interval of the paired change is within a
   point, or above zero.
 - *Two rankings are alike* (or differ): decided if the whole interval of their rank correlation is
@@ -91,10 +94,39 @@ def _of_run(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
 def _ahead(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
     for a, b in claim["ahead"]:
         chosen = (run.pairs["protocol"] == claim["protocol"]) & (run.pairs["a"] == a)
-        for line in run.pairs[chosen & (run.pairs["b"] == b)].to_dict("records"):
+        lines = run.pairs[chosen & (run.pairs["b"] == b)].to_dict("records")
+        for line in lines:
             found = Estimate(line["ahead"], *_ends(line))
-            text = f"`{a}` − `{b}`: {signed(found)}, p = {line['p']:.3f}, n = {line['n']}"
-            yield Finding(run.name, text, _side(line["ahead"], line["p"]))
+            text = f"`{a}` − `{b}`: {signed(found)}, {_p(line['p'])}, n = {line['n']}"
+            shown = line["p"] <= LEVEL
+            verdict = wording.of_claim(shown and line["ahead"] > 0, shown and line["ahead"] < 0)
+            yield Finding(run.name, text, verdict)
+        if not lines:
+            yield from _ahead_by_letters(claim, run, a, b)
+
+
+def _ahead_by_letters(claim: Mapping[str, Any], run: RealRun, a: str, b: str) -> Iterator[Finding]:
+    """Judge two methods by their letters, which the same tests of all pairs give.
+
+    This is for pairs whose difference the summary does not have.
+    """
+    lines = run.ranking[run.ranking["protocol"] == claim["protocol"]]
+    for baseline in dict.fromkeys(lines["baseline"]):
+        at = run.at(claim["protocol"], baseline).set_index("method")
+        if not {a, b} <= set(at.index):
+            continue
+        found = order(at.loc[a], at.loc[b])
+        means = [
+            f"`{m}` {wording.estimate(Estimate(*at.loc[m, ['mean', 'low', 'high']]))}"
+            for m in (a, b)
+        ]
+        n = min(at.loc[m, "n"] for m in (a, b))
+        text = f"{', '.join(means)}, p {'≤' if found else '>'} {LEVEL}, n = {n}"
+        yield Finding(run.name, text.replace("-0.", "−0."), wording.of_claim(found > 0, found < 0))
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
 def _ends(line: Mapping[str, Any]) -> tuple[float, float]:
@@ -102,12 +134,6 @@ def _ends(line: Mapping[str, Any]) -> tuple[float, float]:
     ends = sorted(math.copysign(1, line["ahead"]) * abs(line[e]) for e in ("low", "high"))
     same = line["low"] <= line["ahead"] <= line["high"]
     return (line["low"], line["high"]) if same else (ends[0], ends[1])
-
-
-def _side(ahead: float, p: float) -> str:
-    if not p <= LEVEL:
-        return wording.UNDECIDED
-    return HOLDS if ahead > 0 else CONTRARY
 
 
 def _best(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
@@ -119,7 +145,7 @@ def _best(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
         if not possible or not set(claim["best"]) & set(present):
             continue
         inside = [method in claim["best"] for method in possible]
-        verdict = HOLDS if all(inside) else CONTRARY if not any(inside) else wording.UNDECIDED
+        verdict = wording.of_claim(all(inside), not any(inside))
         count = f"{len(present)} of the paper's methods, n = {at['n'].max()}"
         text = f"{wording.names(possible)} may be the best of {count}"
         yield Finding(run.name, text, verdict)
@@ -142,11 +168,8 @@ def _agree(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
 
 def _alike(found: Estimate, differs: bool) -> str:
     """Return whether rankings are alike, or differ, by the interval of their correlation."""
-    if found.low >= SAME_FROM:
-        return CONTRARY if differs else HOLDS
-    if found.high < SAME_FROM:
-        return HOLDS if differs else CONTRARY
-    return wording.UNDECIDED
+    alike, different = found.low >= SAME_FROM, found.high < SAME_FROM
+    return wording.of_claim(different, alike) if differs else wording.of_claim(alike, different)
 
 
 def _fine_tuning(claim: Mapping[str, Any], run: RealRun) -> Finding:
@@ -163,7 +186,7 @@ def _fine_tuning(claim: Mapping[str, Any], run: RealRun) -> Finding:
             -margin <= change.low and change.high <= margin,
             change.high < -margin or change.low > margin,
         )
-    verdict = HOLDS if sides[0] else CONTRARY if sides[1] else wording.UNDECIDED
+    verdict = wording.of_claim(*sides)
     ends = " to ".join(f"{end:+.1f}" for end in (change.low, change.high))
     text = (
         f"{before:.1f} → {after:.1f} %, change {change.value:+.1f} ({ends}) points, "
@@ -220,28 +243,58 @@ def signed(found: Estimate) -> str:
 def verdict(claim: Mapping[str, Any], found: Sequence[Finding]) -> str:
     """Return the verdict on a claim over all runs and parts."""
     if "untestable" in claim:
-        return f"{UNTESTABLE}: {claim['untestable']}"
+        return wording.not_testable(claim["untestable"])
+    if "missing" in claim:
+        return wording.not_run(claim["missing"])
     if not found:
-        return NOT_RUN
-    counts = Counter(finding.verdict for finding in found)
-    if len(counts) == 1:
-        return next(iter(counts)) + (f" ({len(found)} of {len(found)})" if len(found) > 1 else "")
-    return ", ".join(f"{word} {n} of {len(found)}" for word, n in counts.most_common())
+        return wording.not_run("the methods that it is about")
+    counts = wording.claim_counts([line.verdict for line in found])
+    return f"{claim['text'].rstrip('.')}: {counts}."
+
+
+def quoted(paper: str) -> dict[str, list[str]]:
+    """Return the cells of the rows of a paper's table of claims, by the first of them."""
+    page = (PAGE.parent / f"{paper}.md").read_text(encoding="utf-8")
+    section = page.split("\n## What it claims", 1)[1].split("\n## ", 1)[0]
+    rows = [re.split(r"(?<!\\)\|", row) for row in re.findall(r"^\|(.*)\|$", section, re.M)]
+    return {row[0].strip(): [cell.strip() for cell in row] for row in rows[2:]}
+
+
+def claims_by_row(paper: str) -> dict[str, list[dict[str, Any]]]:
+    """Return what judges each row of a paper's table of claims; none may be left out.
+
+    Exits with a message if a row has nothing that judges it, or if something judges no row.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {row: [] for row in quoted(paper)}
+    for claim in claims():
+        if claim["paper"] != paper:
+            continue
+        meant = [row for row in rows if row.startswith(claim["says"])]
+        if len(meant) != 1:
+            sys.exit(f"{len(meant)} rows of docs/{paper}.md begin with: {claim['says']}")
+        rows[meant[0]].append(claim)
+    for row, judges in rows.items():
+        if not judges:
+            sys.exit(f"claims.yaml has nothing on this row of docs/{paper}.md: {row}")
+    return rows
 
 
 def page(runs: Sequence[RealRun]) -> str:
     """Return the page."""
     parts = [HEAD]
     for paper, title in PAPERS.items():
-        of_paper = [claim for claim in claims() if claim["paper"] == paper]
-        found = [(claim, list(findings(claim, runs))) for claim in of_paper]
-        parts.append(f"\n## {title}\n\nThe page of the paper: [{paper}]({paper}.md).\n\n")
-        parts.append("| claim | where | verdict |\n| --- | --- | --- |\n")
-        parts += [
-            f"| {claim['text']} | {claim['where']} | {verdict(claim, lines)} |\n"
-            for claim, lines in found
+        cells = quoted(paper)
+        found = [
+            (row, [(claim, list(findings(claim, runs))) for claim in judges])
+            for row, judges in claims_by_row(paper).items()
         ]
-        for claim, lines in found:
+        parts.append(f"\n## {title}\n\nThe page of the paper: [{paper}]({paper}.md).\n\n")
+        parts.append("| the paper says | where, and for what | on the birds, and elsewhere | ")
+        parts.append("on real networks |\n| --- | --- | --- | --- |\n")
+        for row, judged in found:
+            verdicts = " ".join(verdict(claim, lines) for claim, lines in judged)
+            parts.append(f"| {' | '.join(cells[row])} | {verdicts} |\n")
+        for claim, lines in (pair for _, judged in found for pair in judged):
             if lines:
                 parts.append(f"\n**{claim['text']}**\n\n| run | found | verdict |\n")
                 parts.append("| --- | --- | --- |\n")

@@ -85,7 +85,7 @@ def test_an_edited_summary_is_refused(summary):
 
 def real_run(module, name="r", *, ranking=None, pairs=None, agreement=None):
     facts = {"model": {"name": f"file:nets.py:{name}"}, "fine_tuning": None}
-    frames = [pd.DataFrame(f or []) for f in (ranking, pairs, agreement)]
+    frames = [pd.DataFrame([] if f is None else f) for f in (ranking, pairs, agreement)]
     return module.RealRun(name, facts, *frames)
 
 
@@ -98,32 +98,87 @@ def pair(ahead, p, a="ixg", b="ig"):
     ("ahead", "p", "verdict"),
     [
         (0.3, 0.04, "holds"),
-        (-0.3, 0.04, "the contrary holds"),
+        (-0.3, 0.04, "does not hold"),
         (0.3, 0.06, "undecided"),
         (0.3, math.nan, "undecided"),
     ],
 )
 def test_a_claim_about_two_methods_is_decided_by_the_adjusted_p_value(script, ahead, p, verdict):
     module = script("make_findings")
-    claim = {"protocol": "sds", "ahead": [["ixg", "ig"]]}
+    claim = {"protocol": "sds", "ahead": [["ixg", "ig"]], "text": "One is ahead."}
     run = real_run(module, pairs=[pair(ahead, p)])
     found = list(module.findings(claim, [run]))
     assert [line.verdict for line in found] == [verdict]
-    assert module.verdict(claim, found) == verdict
+    assert module.verdict(claim, found) == f"One is ahead: {verdict}."
+
+
+@pytest.mark.parametrize(
+    ("letters", "ranks", "verdict"),
+    [
+        (("a", "b"), (1.0, 2.0), "holds"),
+        (("b", "a"), (2.0, 1.0), "does not hold"),
+        (("ab", "b"), (1.0, 2.0), "undecided"),
+        (("", "a"), (math.nan, 1.0), "undecided"),
+    ],
+)
+def test_a_pair_whose_difference_was_not_kept_is_judged_by_its_letters(
+    script, letters, ranks, verdict
+):
+    module = script("make_findings")
+    line = {"protocol": "sds", "baseline": "zero", "mean": 0.2, "low": -0.1, "high": 0.3, "n": 8}
+    ranking = [
+        line | {"method": m, "letters": text, "rank": rank}
+        for m, text, rank in zip(("ixg", "ig"), letters, ranks, strict=True)
+    ]
+    columns = ["protocol", "a", "b"]
+    run = real_run(module, ranking=ranking, pairs=pd.DataFrame(columns=columns))
+    (found,) = module.findings({"protocol": "sds", "ahead": [["ixg", "ig"]]}, [run])
+    assert found.verdict == verdict
+    assert "`ixg` 0.20 (−0.10 to 0.30)" in found.text
+
+
+@pytest.mark.parametrize("paper", ["hesse2024", "rao2024", "picard2024", "li2024"])
+def test_each_claim_on_the_page_of_a_paper_is_among_the_findings(script, paper):
+    module = script("make_findings")
+    rows, page = module.quoted(paper), module.PAGE.read_text(encoding="utf-8")
+    assert len(rows) >= 9
+    assert all(len(cells) == 3 for cells in rows.values())
+    for row, judges in module.claims_by_row(paper).items():
+        assert f"| {' | '.join(rows[row])} | " in page
+        ways = [claim.keys() & {"ahead", "best", "agree", "fine_tuning"} for claim in judges]
+        reasons = [claim.get("untestable") or claim.get("missing") for claim in judges]
+        assert all(bool(way) != bool(why) for way, why in zip(ways, reasons, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: found[1:], "has nothing on this row"),
+        (lambda found: [*found, found[0] | {"says": "no such row"}], "0 rows of .* begin with"),
+    ],
+)
+def test_a_claim_that_nothing_judges_is_an_error(script, monkeypatch, change, message):
+    module = script("make_findings")
+    listed = change(module.claims())
+    monkeypatch.setattr(module, "claims", lambda: listed)
+    with pytest.raises(SystemExit, match=message):
+        module.claims_by_row("hesse2024")
 
 
 def test_several_verdicts_are_counted(script):
     module = script("make_findings")
-    claim = {"protocol": "sds", "ahead": [["ixg", "ig"]]}
+    claim = {"protocol": "sds", "ahead": [["ixg", "ig"]], "text": "One is ahead."}
     runs = [
         real_run(module, name, pairs=[pair(1, p)])
         for name, p in zip("abc", [0, 0, 0.5], strict=True)
     ]
     assert (
         module.verdict(claim, list(module.findings(claim, runs)))
-        == "holds 2 of 3, undecided 1 of 3"
+        == "One is ahead: holds 2 of 3, undecided 1 of 3."
     )
-    assert module.verdict(claim, []) == module.NOT_RUN
+    assert module.verdict(claim, []).startswith("not run: ")
+    assert module.verdict({"missing": "grids"}, []) == "not run: grids"
+    assert module.verdict({"untestable": "no network"}, []) == "not testable here: no network"
 
 
 def test_a_network_counts_once_by_its_run_with_the_most_methods(script):
@@ -140,7 +195,7 @@ def test_a_network_counts_once_by_its_run_with_the_most_methods(script):
 
 @pytest.mark.parametrize(
     ("letters", "verdict"),
-    [("abc", "holds"), ("aac", "undecided"), ("bac", "the contrary holds")],
+    [("abc", "holds"), ("aac", "undecided"), ("bac", "does not hold")],
 )
 def test_a_claim_about_the_best_is_decided_among_the_methods_of_the_paper(script, letters, verdict):
     """The best method of the run, which is not one of the paper's, does not count."""
@@ -158,7 +213,7 @@ def test_a_claim_about_the_best_is_decided_among_the_methods_of_the_paper(script
 
 @pytest.mark.parametrize(
     ("ends", "alike"),
-    [((0.75, 0.9), "holds"), ((0.2, 0.6), "the contrary holds"), ((0.5, 0.9), "undecided")],
+    [((0.75, 0.9), "holds"), ((0.2, 0.6), "does not hold"), ((0.5, 0.9), "undecided")],
 )
 def test_a_claim_about_two_rankings_is_decided_by_the_whole_interval(script, ends, alike):
     module = script("make_findings")
@@ -185,10 +240,10 @@ def test_the_interval_of_another_network_covers_it(script):
     ("ends", "within", "verdict"),
     [
         ((-0.004, 0.006), 1.0, "holds"),
-        ((-0.03, -0.012), 1.0, "the contrary holds"),
+        ((-0.03, -0.012), 1.0, "does not hold"),
         ((-0.03, 0.001), 1.0, "undecided"),
         ((0.01, 0.05), None, "holds"),
-        ((-0.05, -0.01), None, "the contrary holds"),
+        ((-0.05, -0.01), None, "does not hold"),
         ((-0.01, 0.05), None, "undecided"),
     ],
 )

@@ -11,6 +11,7 @@ backticks, which a page sets as code and a terminal prints as they are.
 | cannot be told apart | methods that may be the best as well |
 | significant | the p-value, adjusted for its family, is at most 5 % |
 | reproduced, differs, undecided | the interval of the difference from print, and a margin |
+| holds, does not hold, undecided | what tests or whole intervals show of a paper's claim |
 """
 
 from __future__ import annotations
@@ -545,6 +546,33 @@ PUBLISHED_EXPLAINED = (
     "include the sampling error of the paper. There is a verdict only where protocol, method, "
     "network and data are the paper's, as far as a run can tell or its user has said."
 )
+
+HOLDS = "holds"
+DOES_NOT_HOLD = "does not hold"
+
+
+def of_claim(for_it: bool, against_it: bool) -> str:
+    """Return the verdict on a claim by whether something is shown for it, or against it."""
+    return HOLDS if for_it else DOES_NOT_HOLD if against_it else UNDECIDED
+
+
+def claim_counts(verdicts: Sequence[str]) -> str:
+    """Say what a claim comes to over all networks and pairs of methods that it was tested on."""
+    counts = Counter(verdicts)
+    total = len(verdicts)
+    if len(counts) == 1:
+        return verdicts[0] + (f" ({total} of {total})" if total > 1 else "")
+    return ", ".join(f"{word} {count} of {total}" for word, count in counts.most_common())
+
+
+def not_testable(reason: str) -> str:
+    """Say why nothing here can decide a claim."""
+    return f"not testable here: {reason}"
+
+
+def not_run(missing: str) -> str:
+    """Say what would have to be run to decide a claim."""
+    return f"not run: {missing}"
 
 
 def said_by(verdict: str, by: str) -> str:
