@@ -8,13 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from real_runs import SETTING, RealRun, load, order
-from scipy import stats
+from real_runs import ROOT, SETTING, RealRun, load, order
 
+from heatproof.analysis import wording
+from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.networks import FEWEST_NETWORKS, for_a_new_network
+from heatproof.plan.spec import Spec, load_spec
 from heatproof.text import counted
 
 PAGE = Path(__file__).parent / "leaderboard.md"
-FEWEST_NETWORKS = 5  # for an interval of another network
+REAL = ROOT / "examples" / "real"
+SPECS = ("cifar10", "imagenet")  # what is to be run on each network
+CELL_BAR = r"\|"
+MOST_PAIRS = 8  # that are named
+ENDS = ["mean", "low", "high"]
 Setting = tuple[str, str, str]
 HEAD = """# Leaderboard: which heatmaps to trust on real networks
 
@@ -26,9 +33,19 @@ together at 5 %; controls, in italics, never look at the network and cannot be t
 marks a method that is not ranked, because it has no score on more than a tenth of the images.
 Passes are those for one map, on the network where they are the most.
 
+Where five networks or more were evaluated, the last column has the mean over them and the interval
+that the score on *another network* lies in in 95 % of cases, if these networks were drawn at random
+from its kind and their scores are nearly normal. Three sizes of one design, as here, are no such
+draw: read the interval as the least that one should allow for.
+
 The images of ImageNet are one of each of some classes, probably from the training set, so that
 accuracies on them are optimistic. What is claimed is about such images and these networks.
 """
+MISSING = """## What is missing
+
+Methods of [cifar10.yaml and imagenet.yaml](../examples/real/README.md) that no run has yet, by the
+protocols that these name. `heatproof plan examples/real/cifar10.yaml -o RUN` says how long it takes
+here to add them to a run."""
 ADD = """
 ## Add a network
 
@@ -71,7 +88,8 @@ def networks_table(runs: Sequence[RealRun]) -> Iterator[str]:
         model, passes = run.facts["model"], run.facts["passes"]
         shown = f"{passes.get('forward', 0):,} forward, {passes.get('backward', 0):,} backward"
         yield (
-            f"| {run.name} | {run.network} | {model['correct']} of {model['labelled']} | "
+            f"| [{run.name}](../examples/real/results/{run.name}/ranking.csv) | {run.network} | "
+            f"{model['correct']} of {model['labelled']} | "
             f"{run.ranking['method'].nunique()} | {len(run.ranking[SETTING].drop_duplicates())} | "
             f"{shown} | {run.facts['hours']:.2f} | `{run.facts['rows'][:12]}` |"
         )
@@ -83,7 +101,6 @@ def setting_table(found: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     more = ["another network"] if several else []
     cost = pd.DataFrame({name: lines["passes"] for name, lines in found.items()}).max(axis=1)
     control = {m for lines in found.values() for m in lines.index[lines["control"]]}
-    means = pd.DataFrame({name: lines["mean"] for name, lines in found.items()})
     ranks = pd.DataFrame({name: lines["rank"] for name, lines in found.items()})
     yield f"| method | passes | {' | '.join([*found, *more])} |"
     yield f"|{' --- |' * (2 + len(found) + len(more))}"
@@ -92,7 +109,8 @@ def setting_table(found: Mapping[str, pd.DataFrame]) -> Iterator[str]:
         name = str(method).replace("|", r"\|")
         cells = [_cell(lines, method) for lines in found.values()]
         if several:
-            cells.append(another_network(means.loc[method].to_numpy(dtype=float)))
+            at = [lines.loc[method] for lines in found.values() if method in lines.index]
+            cells.append(another_network(np.array([[s[e] for e in ENDS] for s in at], float)))
         shown = f"*`{name}`*" if method in control else f"`{name}`"
         passes = "" if pd.isna(cost[method]) else f"{cost[method]:,.0f}"
         yield f"| {shown} | {passes} | {' | '.join(cells)} |"
@@ -110,16 +128,20 @@ def _cell(lines: pd.DataFrame, method: object) -> str:
     return f"**{text}**" if line["may_be_best"] else text
 
 
-def another_network(means: np.ndarray) -> str:
+def another_network(scores: np.ndarray) -> str:
     """Return the mean over networks, and the 95 % interval of the score on another network.
 
-    It is the prediction interval of a normal distribution; empty for fewer than five networks.
+    It is a dash for fewer than five networks. Most networks were evaluated on the same images, so
+    the error that these leave to the mean is taken to be as large as that of one network.
+
+    Args:
+        scores: ``(K, 3)``, the mean of each network with its interval.
     """
-    known = means[np.isfinite(means)]
+    known = scores[np.isfinite(scores[:, 0])]
     if len(known) < FEWEST_NETWORKS:
         return "–"
-    width = stats.t.ppf(0.975, len(known) - 1) * known.std(ddof=1) * math.sqrt(1 + 1 / len(known))
-    return interval(known.mean(), known.mean() - width, known.mean() + width)
+    mean = Estimate(*known.mean(0))
+    return interval(*for_a_new_network(known[:, 0], mean, (-math.inf, math.inf)))
 
 
 def interval(value: float, low: float, high: float) -> str:
@@ -130,7 +152,7 @@ def interval(value: float, low: float, high: float) -> str:
 
 
 def _number(value: float) -> str:
-    text = f"{value:.2f}".replace("-", "−")
+    text = f"{value:z.2f}".replace("-", "−")
     return text.replace("0.", ".", 1) if text.lstrip("−").startswith("0.") else text
 
 
@@ -138,19 +160,57 @@ def same_everywhere(found: Mapping[str, pd.DataFrame]) -> str:
     """Say which order of methods is the same on all networks, by the letters of each."""
     first, *others = found.values()
     common = [m for m in first.index if all(m in lines.index for lines in others)]
-    same = reversed_somewhere = 0
     pairs = [(a, b) for i, a in enumerate(common) for b in common[i + 1 :]]
+    same, reversed_somewhere = [], []
     for a, b in pairs:
         orders = {order(lines.loc[a], lines.loc[b]) for lines in found.values()}
-        same += len(orders) == 1 and 0 not in orders
-        reversed_somewhere += {-1, 1} <= orders
+        if len(orders) == 1 and 0 not in orders:
+            same.append((a, b) if 1 in orders else (b, a))
+        elif {-1, 1} <= orders:
+            reversed_somewhere.append((a, b))
     best = [m for m in common if all(lines.loc[m, "may_be_best"] for lines in found.values())]
     names = ", ".join(f"`{m}`" for m in best)
     which = f"May be the best on all: {names}." if best else "None may be the best on all."
     return (
-        f"Of {counted(len(pairs), 'pair')} of methods, {same} are told apart in the same order on "
-        f"all {len(found)} networks, and {reversed_somewhere} in opposite orders on some. {which}"
+        f"Of {counted(len(pairs), 'pair')} of methods, {len(same)} are told apart in the same "
+        f"order on all {len(found)} networks{_listed(same, 'above')}, and "
+        f"{len(reversed_somewhere)} in opposite orders on some"
+        f"{_listed(reversed_somewhere, 'and')}. {which}"
     )
+
+
+def _listed(pairs: Sequence[tuple[str, str]], word: str) -> str:
+    """Name pairs of methods in brackets; nothing if there are none, or too many."""
+    if not 0 < len(pairs) <= MOST_PAIRS:
+        return ""
+    return f" ({', '.join(f'`{a}` {word} `{b}`' for a, b in pairs)})"
+
+
+def not_run(runs: Sequence[RealRun]) -> Iterator[str]:
+    """Yield the lines of the table of what the specs name and no run has, by network."""
+    yield "| network | not run |"
+    yield "| --- | --- |"
+    specs = {spec.data.name: spec for name in SPECS if (spec := load_spec(REAL / f"{name}.yaml"))}
+    for network in dict.fromkeys(run.network for run in runs):
+        own = [run for run in runs if run.network == network]
+        missing = "; ".join(_missing(specs[own[0].data], own))
+        yield f"| {network} | {missing or 'nothing'} |"
+
+
+def _missing(spec: Spec, own: Sequence[RealRun]) -> Iterator[str]:
+    methods = [entry.label for entry in spec.expressions()]
+    named: dict[str, list[str]] = {}
+    for protocol in spec.parsed_protocols():
+        setting = (protocol.id, protocol.baseline_name)
+        have = {method for run in own for method in run.at(*setting)["method"]}
+        missing = [method for method in methods if method not in have]
+        what = (
+            "all methods" if len(missing) == len(methods) else wording.names(missing, len(missing))
+        )
+        if missing:
+            named.setdefault(what, []).append(" · ".join(filter(None, setting)))
+    for what, titles in named.items():
+        yield f"{what.replace('|', CELL_BAR)} by {', '.join(titles)}"
 
 
 def above_methods(found: Mapping[str, pd.DataFrame]) -> Iterator[str]:
@@ -185,6 +245,7 @@ def page(runs: Sequence[RealRun]) -> str:
         lines += ["", "\n".join(above_methods(found))]
         if len(found) > 1:
             lines += ["", same_everywhere(found)]
+    lines += ["", MISSING, "", *not_run(runs)]
     return "\n".join(lines) + "\n" + ADD
 
 

@@ -43,6 +43,7 @@ class RealRun:
         ranking: Means with intervals; one line per setting and method.
         pairs: Paired differences that claims are about.
         agreement: Rank correlations of all pairs of settings.
+        data: The data set, as the spec names it.
     """
 
     name: str
@@ -50,6 +51,7 @@ class RealRun:
     ranking: pd.DataFrame
     pairs: pd.DataFrame
     agreement: pd.DataFrame
+    data: str = ""
 
     @property
     def network(self) -> str:
@@ -90,7 +92,8 @@ def _read(directory: Path) -> RealRun:
     for table in tables:
         text = [column for column in SETTING if column in table]
         table[text] = table[text].fillna("")
-    return RealRun(directory.name, facts, *tables)
+    spec = yaml.safe_load((directory / "spec.yaml").read_text(encoding="utf-8"))
+    return RealRun(directory.name, facts, *tables, spec["data"]["name"])
 
 
 def order(a: pd.Series, b: pd.Series) -> int:

@@ -229,11 +229,11 @@ def test_the_interval_of_another_network_covers_it(script):
     draws = np.random.default_rng(0).normal(0.0, 0.1, (4000, 6)).clip(-0.99, 0.99)
     inside = 0
     for *known, other in draws:
-        text = module.another_network(np.array(known)).replace("−", "-")
+        text = module.another_network(np.array([known] * 3).T).replace("−", "-")
         low, high = (float(end) for end in text.partition("(")[2].rstrip(")").split(" to "))
         inside += low - 0.005 <= other <= high + 0.005
     assert 0.94 <= inside / len(draws) <= 0.97
-    assert module.another_network(np.array([0.1, 0.2, 0.3, 0.4])) == "–"
+    assert module.another_network(np.array([[0.1, 0.2, 0.3, 0.4]] * 3).T) == "–"
 
 
 @pytest.mark.parametrize(
@@ -275,12 +275,38 @@ def test_orders_of_methods_are_compared_by_their_letters(script):
     one = lines_of({"a": "a", "b": "b", "center": "a2"}, [1.0, 3.0, 2.0])
     other = lines_of({"a": "a", "b": "ab", "center": "b"}, [1.0, 2.0, 3.0])
     text = module.same_everywhere({"one": one, "other": other})
-    assert "Of 3 pairs of methods, 1 are told apart in the same order on all 2" in text
-    assert "and 0 in opposite orders" in text
+    assert (
+        "Of 3 pairs of methods, 1 are told apart in the same order on all 2 networks "
+        "(`a` above `center`), and 0 in opposite orders on some." in text
+    )
     assert "May be the best on all: `a`" in text
     assert list(module.above_methods({"one": one, "other": other})) == [
         "On one, the control `center` is ahead of `b`."
     ]
+
+
+def test_what_the_specs_name_and_no_run_has_is_listed(script):
+    module = script("make_leaderboard")
+    runs = [run for run in module.load() if run.network == "resnet56"]
+    assert runs
+    spec = load_spec(str(REAL / "cifar10.yaml"))
+    (line,) = [line for line in module.not_run(runs) if line.startswith("| resnet56 |")]
+    cells = {what: where.split(", ") for what, where in map(split_cell, line[:-2].split("; "))}
+    for protocol in spec.parsed_protocols():
+        baseline = protocol.baseline_name
+        title = f"{protocol.id} · {baseline}" if baseline else protocol.id
+        have = set(pd.concat([run.at(protocol.id, baseline) for run in runs])["method"])
+        listed = [what for what, where in cells.items() if title in where]
+        missing = [entry.label for entry in spec.expressions() if entry.label not in have]
+        if not have:
+            assert listed[0].endswith("all methods")
+        else:
+            assert len(missing) == sum(what.count("`") // 2 for what in listed)
+
+
+def split_cell(text):
+    what, _, where = text.rpartition(" by ")
+    return what, where
 
 
 def test_a_run_that_is_said_to_be_a_papers_network_is_set_beside_its_table(script, summary):

@@ -67,7 +67,7 @@ def over_networks(settings: Sequence[SettingScores]) -> list[OverNetworks]:
                 draws = np.mean([scores.draws[:, i] for scores, i in ranked], axis=0)
                 limits = ranked[0][0].limits or (-math.inf, math.inf)
                 mean = Estimate.of(float(means.mean()), draws)
-                new = _for_a_new_network(means, mean, limits)
+                new = for_a_new_network(means, mean, limits)
                 found.append(OverNetworks(key, method, len(ranked), mean, new))
     return found
 
@@ -79,8 +79,14 @@ def _by_key(settings: Sequence[SettingScores]) -> dict[Key, list[SettingScores]]
     return by_key
 
 
-def _for_a_new_network(means: np.ndarray, mean: Estimate, limits: tuple[float, float]) -> Estimate:
-    """Return the interval that the mean score of a new network lies in."""
+def for_a_new_network(means: np.ndarray, mean: Estimate, limits: tuple[float, float]) -> Estimate:
+    """Return the interval that the mean score of a new network lies in.
+
+    Args:
+        means: The mean score of each network.
+        mean: Their mean; its interval is for these networks and more images.
+        limits: Lowest and highest possible score.
+    """
     from scipy.special import stdtrit  # slow to import
 
     count = len(means)
