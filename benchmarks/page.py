@@ -39,7 +39,7 @@ where a run is long enough to pay for half a minute of compiling.
   gradients (600 of a ResNet-50, a minute on two cores); `compile` from 10¹⁴ on. This depends on the
   plan alone, so that the quickstart chooses the same on every machine.
 - A backend is refused if its logits differ from the network's by more than 10⁻³ of their range, or
-  if the drops of all patches have a rank correlation below .999 with the network's.
+  if the drops of all patches have a rank correlation below 0.999 with the network's.
 - What was measured is kept in `$HEATPROOF_CACHE/backends`, by weights, image size, type, batch
   size, device, threads, processor and versions.
 - `heatproof plan` says which backend a run would take and why; a run's provenance has the same
@@ -63,7 +63,7 @@ A lower precision is refused by the same check as a backend. `approximate: true`
 accepts the difference, and then the caveats of the results, the report's first page and the
 provenance state what was measured on images of the run: the largest error of the logits, and the
 rank correlation of the drops of patches with those in float32. On the embedded ResNet and 8
-images, bfloat16 is off by 3·10⁻³ of the logits' range, and the correlation is .968: patches
+images, bfloat16 is off by 3·10⁻³ of the logits' range, and the correlation is 0.968: patches
 change places.
 
 It is part of the key of every record, and one directory holds results of one precision.
@@ -90,10 +90,10 @@ decides as often, and *last* the image after which a race ends:
 | network | margin | decided | last | maps | passes | fixed | maps, of fixed | passes, of fixed |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 | resnet | none | 100 % | 444 | 22 % | 56 % | 272 | 42 % | 106 % |
-| resnet | .03 | 100 % | 438 | 22 % | 56 % | 256 | 45 % | 111 % |
-| vgg | none, or .03 | 0 % | 512 | 28 % | 66 % | – | – | – |
-| resnet, `srg`, 256 images | none, or .03 | 100 % | 46 | 10 % | 10 % | 32 | 78 % | 80 % |
-| vgg, `srg`, 256 images | none, or .03 | 100 % | 165 | 23 % | 25 % | 112 | 54 % | 57 % |
+| resnet | 0.03 | 100 % | 438 | 22 % | 56 % | 256 | 45 % | 111 % |
+| vgg | none, or 0.03 | 0 % | 512 | 28 % | 66 % | – | – | – |
+| resnet, `srg`, 256 images | none, or 0.03 | 100 % | 46 | 10 % | 10 % | 32 | 78 % | 80 % |
+| vgg, `srg`, 256 images | none, or 0.03 | 100 % | 165 | 23 % | 25 % | 112 | 54 % | 57 % |
 
 Curves such as `srg` need passes for each method, and save them as maps. Who does not know
 beforehand how many images it takes computes a quarter of the maps or fewer. Who did know 272

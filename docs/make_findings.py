@@ -1,6 +1,6 @@
 """Write docs/findings.md from docs/claims.yaml and the summaries in examples/real/results.
 
-What the papers say, and what is found on the birds, is taken from the tables of the papers' pages.
+What the papers say, and what is found on paperbirds, is taken from the tables of the papers' pages.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PAPERS = {
     "li2024": "Li et al. 2024",
     "rao2024": "Rao et al. 2024",
 }
-HEAD = f"""# Findings: what the papers claim, on birds and on real networks
+HEAD = f"""# Findings: what the papers claim, on paperbirds and on real networks
 
-The claims of the four papers, as their pages quote them, with what is found on the birds and on the
-networks of the [leaderboard](leaderboard.md). `python docs/make_findings.py` writes this page from
+The claims of the four papers, as their pages quote them, with what is found on paperbirds and on
+the networks of the [leaderboard](leaderboard.md). `python docs/make_findings.py` writes this page from
 the pages of the papers, from [claims.yaml](claims.yaml) and from the summaries in
 [examples/real/results](../examples/real/results); every number on real networks is in the CSV
-files there, under the name of the run, beside the spec that computes it. How a verdict on the birds
-came about is on the page of the paper. On real networks:
+files there, under the name of the run, beside the spec that computes it. How a verdict on
+paperbirds came about is on the page of the paper. On real networks:
 
 - *One method above another*: **{wording.HOLDS}** if it is ahead with p ≤ {LEVEL}, adjusted for all
   pairs of methods of the setting; **{wording.DOES_NOT_HOLD}** if the other is ahead; else
@@ -289,7 +289,7 @@ def page(runs: Sequence[RealRun]) -> str:
             for row, judges in claims_by_row(paper).items()
         ]
         parts.append(f"\n## {title}\n\nThe page of the paper: [{paper}]({paper}.md).\n\n")
-        parts.append("| the paper says | where, and for what | on the birds, and elsewhere | ")
+        parts.append("| the paper says | where, and for what | on paperbirds, and elsewhere | ")
         parts.append("on real networks |\n| --- | --- | --- | --- |\n")
         for row, judged in found:
             verdicts = " ".join(verdict(claim, lines) for claim, lines in judged)

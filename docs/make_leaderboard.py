@@ -152,8 +152,7 @@ def interval(value: float, low: float, high: float) -> str:
 
 
 def _number(value: float) -> str:
-    text = f"{value:z.2f}".replace("-", "−")
-    return text.replace("0.", ".", 1) if text.lstrip("−").startswith("0.") else text
+    return f"{value:z.2f}".replace("-", "−")
 
 
 def same_everywhere(found: Mapping[str, pd.DataFrame]) -> str:

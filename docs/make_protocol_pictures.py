@@ -304,13 +304,13 @@ def soundness(bird: Bird) -> list[Panel]:
         ax.scatter(inserted[false], accuracy[false], s=9, color=ORANGE, label="false steps")
         ax.axhline(0.5, color=GREY, lw=0.7, ls=":")
         ax.legend(fontsize=7, frameon=False)
-        label(ax, "a step must gain ε = .01", ("fraction inserted", "accuracy"))
+        label(ax, "a step must gain ε = 0.01", ("fraction inserted", "accuracy"))
 
     def fractions(ax: Axes) -> None:
         ax.plot(accuracy[: step + 1], q[: step + 1], color=BLUE, marker=".", ms=4, lw=1)
         ax.scatter([accuracy[step]], [q[step]], color=ORANGE, zorder=3)
         ax.set_ylim(0, 1.05)
-        label(ax, f"q at accuracy .5 = {float(q[step]):.2f}", ("accuracy", "q, mean over birds"))
+        label(ax, f"q at accuracy 0.5 = {float(q[step]):.2f}", ("accuracy", "q, mean over birds"))
 
     first = bird.without(bird.part_of_order(bird.gradcam.clamp(min=0), 0.9, "least"), "linear")
     return [heat(bird.gradcam[0], "map (Grad-CAM)"), picture(first, "10 % inserted"), accuracies,

@@ -61,11 +61,7 @@ def ranks(directory: Path) -> list[Standings]:
 
 
 def number(value: float, digits: int = 2) -> str:
-    """Write a number with so many digits, without the zero before the point."""
-    if not np.isfinite(value):
-        return "–"
-    text = f"{value:.{digits}f}".replace("-", "−")
-    return re.sub(r"^(−?)0\.", r"\1.", text)
+    return f"{value:.{digits}f}".replace("-", "−") if np.isfinite(value) else "–"
 
 
 def interval(value: float, low: float, high: float) -> str:
@@ -319,7 +315,7 @@ def baselines(directory: Path, options: Options) -> str:
             name = model.model.removeprefix("paperbirds/")
             rows.append([name, f"`{row.baseline}`", *alone, *means, estimate(row.beyond["ood"])])
     head = ["model", "baseline", "entropy of the bare baseline", "length of its embedding"]
-    head += ["distance, normalised", "distance, raw", "information left", "fraction out of domain"]
+    head += ["distance, normalized", "distance, raw", "information left", "fraction out of domain"]
     return lines(head, rows)
 
 

@@ -173,6 +173,37 @@ def test_the_gallery_shows_every_report(spec):
     assert f"](img/gallery/{spec.stem}.png)" in text
 
 
+FOR_REFERENCE = {"architecture", *(path.stem for path in (DOCS / "reference").glob("*.md"))}
+MOST_WORDS = 1500  # outside tables and code, which are looked up and not read
+
+
+@pytest.mark.parametrize(
+    "page", [path for path in PAGES if path.stem not in FOR_REFERENCE], ids=name_of
+)
+def test_no_page_is_longer_than_a_reader_has_time_for(page):
+    skipped = r"^\|[^\n]*$|<!--.*?-->|^\$\$.*?^\$\$|\]\([^)]*\)"
+    prose = re.sub(skipped, "", without_code(page), flags=re.M | re.S)
+    assert len(prose.split()) <= MOST_WORDS
+
+
+QUOTED = re.compile(r'`[^`]*`|"[^"]*"|\]\([^)]*\)|\$[^$]*\$|<[^>]*>')
+SPELLED = {
+    "with z: normalize, optimize": r"\w*(?:al|im|ys|gn|ar|om|at)is(?:e[ds]?|ing|ation)\b",
+    "a zero before the point": r"(?<![\w.\d/])\.\d",
+    "commas between thousands": r"\b\d{1,3} \d{3}\b(?! px)",
+    "words of the project": r"(?i)\b(?:on the birds|the print|landmarks?)\b",
+}
+IN_A_TITLE = {"Randomisation"}  # of a paper
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_spelling_and_digits_are_the_same_on_all_pages(page):
+    text = QUOTED.sub("", without_code(page))
+    for rule, pattern in SPELLED.items():
+        found = [match[0] for match in re.finditer(pattern, text)]
+        assert not set(found) - IN_A_TITLE, rule
+
+
 WORDS = {15: "fifteen", 20: "twenty", 21: "twenty-one", 25: "twenty-five"}
 
 

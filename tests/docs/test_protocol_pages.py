@@ -26,6 +26,7 @@ PARTS = [
     "Paper and code",
 ]
 FAMILIES = [f"../method-families/{path.stem}" for path in (DOCS / "method-families").glob("*.md")]
+OTHERS = ["../out-of-domain", "../statistics-methods", "../statistics-others"]  # with formulas
 MOST_WORDS = 1500
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 FORMULA = re.compile(r"(?<![`$])(\$\$?)(?!\$)(.+?)\1", re.DOTALL)
@@ -52,7 +53,7 @@ def test_a_page_has_all_parts_a_picture_and_no_more_words_than_a_reader_has_time
         assert picture.width > 2 * picture.height
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [*SHIPPED, "../out-of-domain"])
 def test_the_example_prints_what_the_page_says(name):
     ((code, expected),) = EXAMPLE.findall(read(name))
     printed = io.StringIO()
@@ -92,7 +93,7 @@ def test_a_page_links_the_papers_that_the_protocol_names(name):
         assert any(link.endswith(address[1].removeprefix("https://arxiv.org")) for link in links)
 
 
-@pytest.mark.parametrize("name", ["README", *SHIPPED, *FAMILIES])
+@pytest.mark.parametrize("name", ["README", *SHIPPED, *FAMILIES, *OTHERS])
 def test_formulas_become_mathml_and_are_safe_on_github(name, site):
     """GitHub takes a backslash before punctuation as an escape, within formulas too."""
     text = re.sub(r"```.*?```", "", read(name), flags=re.DOTALL)

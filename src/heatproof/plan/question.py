@@ -28,7 +28,7 @@ class Question(BaseModel):
         default=0.05,
         gt=0,
         le=0.05,
-        description="probability of a wrong drop, at most .05 like that of any statement",
+        description="probability of a wrong drop, at most 0.05 like that of any statement",
     )
     margin: float | None = Field(
         default=None,
