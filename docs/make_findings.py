@@ -29,8 +29,8 @@ PAPERS = {
 HEAD = f"""# Findings: what the papers claim, on paperbirds and on real networks
 
 The claims of the four papers, as their pages quote them, with what is found on paperbirds and on
-the networks of the [leaderboard](leaderboard.md). `python docs/make_findings.py` writes this page from
-the pages of the papers, from [claims.yaml](claims.yaml) and from the summaries in
+the networks of the [leaderboard](leaderboard.md). `python docs/make_findings.py` writes this page
+from the pages of the papers, from [claims.yaml](claims.yaml) and from the summaries in
 [examples/real/results](../examples/real/results); every number on real networks is in the CSV
 files there, under the name of the run, beside the spec that computes it. How a verdict on
 paperbirds came about is on the page of the paper. On real networks:
