@@ -85,14 +85,17 @@ def tiny_clip(transformers, folder):
     return transformers.CLIPModel(config).eval(), tokenizer
 
 
+def import_example(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    return example
+
+
 def test_clip_with_class_names_is_a_classifier(tmp_path):
     pytest.importorskip("transformers")
     transformers = tiny.import_transformers()
-    spec = importlib.util.spec_from_file_location(
-        "clip_zero_shot", ROOT / "examples" / "clip_zero_shot.py"
-    )
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    example = import_example("clip_zero_shot")
     clip, tokenizer = tiny_clip(transformers, tmp_path)
     processor = transformers.CLIPImageProcessor(
         size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
@@ -107,6 +110,48 @@ def test_clip_with_class_names_is_a_classifier(tmp_path):
         theirs = clip(pixel_values=x, **text).logits_per_image
     torch.testing.assert_close(model.logits(x), theirs, rtol=1e-4, atol=1e-5)
     result = hp.evaluate(
-        model, (torch.rand(4, 3, 32, 32), [0, 1, 2, 0]), ["ixg", "gradcam"], ["sds(patches=4)"]
+        model,
+        (torch.rand(4, 3, 32, 32), [0, 1, 2, 0]),
+        ["ixg", "gradcam", "attnlrp"],
+        ["sds(patches=4)"],
+    )
+    assert set(result.scores["status"]) == {"ok"}
+
+
+@pytest.mark.parametrize("registers", [0, 4])
+def test_dino_with_class_means_is_a_classifier(registers):
+    pytest.importorskip("transformers")
+    transformers = tiny.import_transformers()
+    example = import_example("dino_class_means")
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+    sizes |= {"image_size": 32, "patch_size": 8}
+    torch.manual_seed(0)
+    if registers:
+        config = transformers.Dinov2WithRegistersConfig(num_register_tokens=registers, **sizes)
+        dino = transformers.Dinov2WithRegistersModel(config).eval()
+    else:
+        dino = transformers.Dinov2Model(transformers.Dinov2Config(**sizes)).eval()
+    processor = transformers.BitImageProcessor(
+        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+    )
+    pictures = torch.randint(256, (6, 32, 32, 3), dtype=torch.uint8).numpy()
+    model = example.by_class_means(
+        dino, processor, [(picture, i % 2) for i, picture in enumerate(pictures)], ["cat", "dog"]
+    )
+    x = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        shown = [processor(p, return_tensors="pt")["pixel_values"] for p in pictures]
+        known = dino(pixel_values=torch.cat(shown)).last_hidden_state[:, 0]
+        known = known / known.norm(dim=1, keepdim=True)
+        queries = dino(pixel_values=x).last_hidden_state[:, 0]
+    expected = 20 * torch.stack(
+        [torch.cosine_similarity(queries, known[k::2].mean(0)[None]) for k in range(2)], 1
+    )
+    torch.testing.assert_close(model.logits(x), expected, rtol=1e-4, atol=1e-5)
+    result = hp.evaluate(
+        model,
+        (torch.rand(4, 3, 32, 32), [0, 1, 1, 0]),
+        ["ixg", "gradcam", "attnlrp"],
+        ["sds(patches=4)"],
     )
     assert set(result.scores["status"]) == {"ok"}

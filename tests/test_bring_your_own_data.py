@@ -31,7 +31,7 @@ def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
 
 def test_the_page_names_every_source_of_files():
     named = re.findall(r"^\| `([a-z-]+):", PAGE, re.MULTILINE)
-    assert {"folder", "csv", "parquet", "webdataset", "numpy", "hf-dataset"} == set(named)
+    assert {"folder", "tiles", "csv", "parquet", "webdataset", "numpy", "hf-dataset"} == set(named)
     assert all(name in DATA for name in named)
 
 

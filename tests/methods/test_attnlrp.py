@@ -190,6 +190,29 @@ def test_vits_of_libraries_have_rules_however_they_write_attention(x):
     assert hp.explain(hp.Model(registers, size=12), x, TARGET, "attnlrp").isfinite().all()
 
 
+class Cosines(nn.Module):
+    """Scores of an embedding of length 1, as networks such as CLIP have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(3 * 4 * 4, 6)
+        self.head = nn.Linear(6, 5, bias=False)
+
+    def forward(self, x):
+        return self.head(F.normalize(self.embed(x.flatten(1)), dim=-1))
+
+
+def test_the_length_of_an_embedding_is_a_constant():
+    torch.manual_seed(0)
+    net = Cosines().eval()
+    x = torch.randn(2, 3, 4, 4)
+    maps = hp.explain(hp.Model(net, size=4), x, TARGET, "attnlrp(gamma=0)")
+    with torch.no_grad():
+        lengths = net.embed(x.flatten(1)).norm(dim=1, keepdim=True)
+        multiplier = net.head.weight[TARGET] / lengths @ net.embed.weight
+    torch.testing.assert_close(maps, (x * multiplier.view_as(x)).sum(1))
+
+
 # LeGrad and gradient-weighted rollout
 
 

@@ -17,6 +17,7 @@ from heatproof.analysis.race_tables import held_races
 from heatproof.analysis.ranks import CONTROL
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.settings import Key
+from heatproof.data.tiles import Tiles
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.plan.question import Question
 from heatproof.plan.tasks import Plan, Record, Task
@@ -105,6 +106,12 @@ def _check(plan: Plan, question: Question) -> None:
         raise HeatproofError(
             "decide: none of the protocols ranks methods, so there is nothing to decide; add one "
             "that does, such as sds"
+        )
+    tiled = [task.data.name for task in plan.tasks if isinstance(task.data, Tiles)]
+    if tiled:
+        raise HeatproofError(
+            f"decide: {tiled[0]} has tiles, and those of an image depend on each other, which a "
+            "look after every round does not allow for; run it without decide"
         )
     whole = [name for name, protocol in ranked.items() if protocol.aggregates]
     if whole:

@@ -54,13 +54,28 @@ def read_image(path: Path, transparency: bool = True, mode: Mode = "RGB") -> Ima
         UnreadableImage: If it is not a regular file, broken, too large or animated, or its values
             have no known range.
     """
+    return _decode(path, _regular(path), transparency, mode)
+
+
+def _regular(path: Path) -> str:
+    """Return the name of a regular file, as it is shown; raises UnreadableImage for others."""
     name = escape_name(path.name)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
             raise UnreadableImage(f"{name}: is not a regular file")
     except OSError as error:
         raise UnreadableImage(f"{name}: {error.strerror}") from None
-    return _decode(path, name, transparency, mode)
+    return name
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return the width and height of an image file by its header; see `read_image`."""
+    name = _regular(path)
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return image.size
+    except Exception as error:
+        raise UnreadableImage(f"{name}: {escape_name(str(error))}") from error
 
 
 def read_bytes(content: bytes, name: str, mode: Mode = "RGB") -> Image.Image:

@@ -99,6 +99,7 @@ class Rules:
             "conv2d": self.convolution,
             "softmax": self.softmax,
             "layer_norm": layer_norm,
+            "normalize": unit_length,
             "batch_norm": batch_norm,
             "baddbmm": _no_rule,
             "scaled_dot_product_attention": self.attention,
@@ -214,6 +215,15 @@ def layer_norm(call: Call) -> Tensor:
         return (arrived - arrived.mean(dims, keepdim=True),)
 
     return step(call.value(), back, (), x)
+
+
+def unit_length(call: Call) -> Tensor:
+    """Take the length that a vector is divided by for a constant."""
+    x: Tensor = call.args[0]
+    names = {"p": 2.0, "dim": 1, "eps": 1e-12}
+    p, dim, eps = (call.argument(i, n, d) for i, (n, d) in enumerate(names.items(), 1))
+    length = x.detach().norm(p, dim, keepdim=True).clamp_min(eps)
+    return step(call.value(), lambda m: (m / length,), (), x)
 
 
 def batch_norm(call: Call) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from heatproof.data.grids import grid_name
+from heatproof.data.tiles import image_of
 from heatproof.protocols import ViewKey
 from heatproof.protocols.base import register_stored, stored_protocol
 from heatproof.runs.all_curves import AllCurves
@@ -179,7 +180,7 @@ class Run:
 
         Texts are categories. Values that a protocol computes from the curves of all samples are
         filled in. A further column ``cluster`` says which samples are not independent: it is the
-        grid that a sample belongs to, and otherwise the sample itself.
+        grid that a sample belongs to, the image that a tile is from, and else the sample itself.
         """
         for facts in self.plan.protocols:
             register_stored(facts.model_dump())
@@ -205,14 +206,18 @@ class Run:
         return frame[list(names)]
 
     def _clusters(self, samples: pd.Series) -> pd.Series:
-        """Return the grid of every sample on a grid, else the sample itself, as categories."""
-        grids = {sample: grid_name(note.images) for sample, note in self.grids.items()}
-        if not grids:
+        """Return the cluster of every row's sample, as categories; see `clusters`."""
+        clusters = self._clusters_among(samples.cat.categories)
+        if not clusters:
             return samples.copy()
-        ids = samples.cat.categories
-        names = pd.Categorical([grids.get(sample, sample) for sample in ids])
+        names = pd.Categorical([clusters[sample] for sample in samples.cat.categories])
         codes = names.codes[samples.cat.codes]
         return pd.Series(pd.Categorical.from_codes(codes, names.categories), samples.index)
+
+    def _clusters_among(self, samples: Iterable[str]) -> dict[str, str]:
+        grids = {sample: grid_name(note.images) for sample, note in self.grids.items()}
+        clusters = {sample: grids.get(sample) or image_of(sample) for sample in samples}
+        return clusters if any(own != of for own, of in clusters.items()) else {}
 
     @cached_property
     def all_curves(self) -> AllCurves:
@@ -252,14 +257,11 @@ class Run:
 
     @cached_property
     def clusters(self) -> dict[str, str]:
-        """The cluster of each sample: the grid that it belongs to, or the sample itself.
+        """The cluster of each sample: its grid, the image that it is a tile of, or itself.
 
-        Empty if no sample belongs to a grid.
+        Empty if every sample is its own cluster.
         """
-        if not self.grids:
-            return {}
-        distinct = self.columns("sample", "cluster").drop_duplicates("sample", keep="last")
-        return dict(zip(distinct["sample"], distinct["cluster"], strict=True))
+        return self._clusters_among(self.columns("sample")["sample"].cat.categories)
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:
