@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
+from result_pictures import draw_table
 
 import heatproof as hp
 from heatproof.analysis import soundness
@@ -401,7 +402,10 @@ def link(table: str, name: str) -> str:
         csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
     after = [line for line in table.strip().splitlines() if not line.startswith("|")]
     rest = "".join(f"\n\n{line}" for line in after if line)
-    return f"[{name}.csv](results/{name}.csv), {len(body)} rows.{rest}\n"
+    draw_table(path, TABLES_AS_CSV.parent / f"img/results/{name}.png")
+    title = path.stem.replace("-", " ").capitalize()
+    picture = f"![{title}: the table as a picture](img/results/{name}.png)"
+    return f"{picture}\n\n[{name}.csv](results/{name}.csv), {len(body)} rows.{rest}\n"
 
 
 def plain_number(cell: str) -> str:

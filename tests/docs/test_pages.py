@@ -181,7 +181,7 @@ MOST_WORDS = 1500  # outside tables and code, which are looked up and not read
     "page", [path for path in PAGES if path.stem not in FOR_REFERENCE], ids=name_of
 )
 def test_no_page_is_longer_than_a_reader_has_time_for(page):
-    skipped = r"^\|[^\n]*$|<!--.*?-->|^\$\$.*?^\$\$|\]\([^)]*\)"
+    skipped = r"^\|[^\n]*$|<!--.*?-->|!\[[^\]]*\]|^\$\$.*?^\$\$|\]\([^)]*\)"
     prose = re.sub(skipped, "", without_code(page), flags=re.M | re.S)
     assert len(prose.split()) <= MOST_WORDS
 
@@ -278,6 +278,8 @@ def test_a_table_of_results_is_linked_and_whole(path):
     paper = path.parent.name
     pages = [page.read_text(encoding="utf-8") for page in DOCS.glob(f"{paper}-*.md")]
     assert sum(f"]({name})" in page for page in pages) == 1
+    picture = f"img/results/{path.relative_to(DOCS / 'results').with_suffix('.png').as_posix()}"
+    assert (DOCS / picture).exists() and sum(f"]({picture})" in page for page in pages) == 1
     table = pd.read_csv(path)
     assert len(table) and not table.isna().all().any()
     for column in table:
