@@ -276,7 +276,7 @@ def protocol_table(address: str = "#{}") -> str:
                 f"[{entry.id}]({address.format(entry.id)})",
                 "higher" if facts["higher_is_better"] else "lower",
                 range_of(facts["range"]),
-                "depends" if facts["random_score"] is None else f"{facts['random_score']:g}",
+                "depends" if facts["random_score"] is None else f"{facts['random_score']:.2g}",
                 facts["target"],
                 passes_of(protocol),
             ]
@@ -293,7 +293,7 @@ def protocol_facts(name: str) -> str:
     cells = [
         "higher" if facts["higher_is_better"] else "lower",
         range_of(facts["range"]),
-        "depends on the model and the data" if random is None else f"{random:g}",
+        "depends on the model and the data" if random is None else f"{random:.2g}",
         f"the {facts['target']}",
         passes_of(protocol),
     ]

@@ -160,7 +160,7 @@ def test_the_table_of_protocols_in_the_readme_states_the_facts_of_the_registry()
                     facts["range"]
                 )
             expected = facts["random_score"]
-            assert random == ("depends" if expected is None else f"{expected:g}"), name
+            assert random == ("depends" if expected is None else f"{expected:.2g}"), name
     assert sorted(listed) == sorted(entry.id for entry in PROTOCOLS if entry.cls.source is None)
 
 
