@@ -44,7 +44,7 @@ paperbirds came about is on the page of the paper. On real networks:
   **{wording.UNDECIDED}**.
 - *An accuracy is kept, or raised*: decided if the whole interval of the paired change is within a
   point, or above zero.
-- *Two rankings are alike* (or differ): decided if the whole interval of their rank correlation is
+- *Two rankings are alike*: decided if the whole interval of their rank correlation is
   on one side of {SAME_FROM}.
 
 Where several runs or pairs are about a claim, their verdicts are counted. The networks and images
@@ -159,17 +159,13 @@ def _agree(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
         return
     line = lines.sort_values("correlation").iloc[0]
     found = Estimate(line["correlation"], line["low"], line["high"])
-    least = "least of " + str(len(lines)) + " pairs: " if claim.get("least") else ""
-    text = (
-        f"{least}{line['a']} and {line['b']}: {wording.estimate(found)}, {line['methods']} methods"
-    )
-    yield Finding(run.name, text, _alike(found, differs=bool(claim.get("least"))))
+    text = f"{line['a']} and {line['b']}: {wording.estimate(found)}, {line['methods']} methods"
+    yield Finding(run.name, text, _alike(found))
 
 
-def _alike(found: Estimate, differs: bool) -> str:
-    """Return whether rankings are alike, or differ, by the interval of their correlation."""
-    alike, different = found.low >= SAME_FROM, found.high < SAME_FROM
-    return wording.of_claim(different, alike) if differs else wording.of_claim(alike, different)
+def _alike(found: Estimate) -> str:
+    """Return whether rankings are alike, by the interval of their correlation."""
+    return wording.of_claim(found.low >= SAME_FROM, found.high < SAME_FROM)
 
 
 def _fine_tuning(claim: Mapping[str, Any], run: RealRun) -> Finding:
