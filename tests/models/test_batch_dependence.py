@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
+from heatproof.models import batch_dependence
 from heatproof.models.batch_dependence import one_at_a_time
 from heatproof.plan.spec import make_spec
 
@@ -91,6 +92,18 @@ def test_the_check_takes_four_passes_of_two_images():
     net.register_forward_hook(count)
     assert not one_at_a_time("net", net, torch.rand(2, 3, 32, 32), wanted=False)
     assert images == 2 + 2 + 2 * 2  # together, each alone, and two gradients
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["torchvision:resnet18", "torchvision:googlenet", "bagnet9", "bcos-resnet18", "fixup-resnet50"],
+)
+def test_networks_of_the_papers_are_not_checked_whose_rows_are_independent(name, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_dependence, "_difference", lambda *_: pytest.fail("it is checked"))
+        model = hp.load_model(name, "random")
+    assert not model.batch_dependent
+    assert not one_at_a_time(name, model.module, torch.rand(2, 3, 64, 64), wanted=False)
 
 
 def test_one_image_at_a_time_gives_the_same_in_any_batch():

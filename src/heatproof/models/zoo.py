@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from torch import nn
 
 from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.models import download
-from heatproof.models.batch_dependence import allow_batch_dependence
+from heatproof.models.batch_dependence import allow_batch_dependence, known_independence
 from heatproof.models.huggingface import HUB_PREFIX, hf_model
 from heatproof.models.linear_model import linear
 from heatproof.models.model import Model
@@ -289,7 +289,8 @@ def _open(name: str | nn.Module | Model, weights: Weights) -> Model:
         entry = find_loader(name)
         if weights == RANDOM_WEIGHTS and (name.startswith(PREFIX) or entry.source is not None):
             raise HeatproofError(_NO_RANDOM)
-        return entry.load(name, weights)
+        with known_independence(name in NETWORKS):
+            return entry.load(name, weights)
     if not isinstance(name, Model | nn.Module):
         raise HeatproofError(
             f"a model is a name, a torch.nn.Module or an hp.Model; got {type(name).__name__}"
@@ -342,7 +343,7 @@ def load_fine_tuned(model: Model, fine_tuning: str) -> Model:
             f'such as 16/zero or 10%/zero; got "{fine_tuning}"'
         )
     if fine_tuning not in model.fine_tuned_weights:
-        raise HeatproofError(_missing_fine_tuning(model, fine_tuning))
+        raise HeatproofError(missing_fine_tuning(model.name, fine_tuning, model.fine_tuned_weights))
     view = copy.deepcopy(model)
     path = model.fine_tuned_weights[fine_tuning]
     if path is not None:
@@ -361,14 +362,21 @@ def check_fine_tuned(model: Model, fine_tuning: str) -> None:
         NotApplicable: If it does not; the message says how to make them.
     """
     if fine_tuning not in model.fine_tuned_weights:
-        raise NotApplicable(_missing_fine_tuning(model, fine_tuning))
+        raise NotApplicable(missing_fine_tuning(model.name, fine_tuning, model.fine_tuned_weights))
 
 
-def _missing_fine_tuning(model: Model, fine_tuning: str) -> str:
-    if url := fine_tuned_url(model.name, fine_tuning):
+def missing_fine_tuning(name: str, fine_tuning: str, has: Collection[str] = ()) -> str:
+    """Say that a model has no such weights, and how to get them.
+
+    Args:
+        name: The model's name.
+        fine_tuning: The number of patches and the baseline, such as ``16/zero``.
+        has: What the model has weights for.
+    """
+    if url := fine_tuned_url(name, fine_tuning):
         source = download.Source.at(url)
         return (
-            f"{model.name} has no weights fine-tuned for {fine_tuning}, and nothing is downloaded "
+            f"{name} has no weights fine-tuned for {fine_tuning}, and nothing is downloaded "
             f"unless asked (looked for {download.cache_paths(source.file)[0]}): give a local file "
             f"in the spec as fine_tuned_weights: {{{fine_tuning}: FILE}}, or in a command "
             f"--weights-dir with the directory that has {source.file}; or fine_tuned_weights: "
@@ -376,16 +384,16 @@ def _missing_fine_tuning(model: Model, fine_tuning: str) -> str:
         )
     data = "folder:…"
     options = ""
-    if model.name.startswith("paperbirds/"):
+    if name.startswith("paperbirds/"):
         data = "paperbirds:train"
         options = " --schedule short"
-    has = f"it has: {', '.join(model.fine_tuned_weights) or 'none'}"
+    others = f"it has: {', '.join(has) or 'none'}"
     file = "fine-tuned/fine-tuned.safetensors"
     return (
-        f"{model.name} has no weights fine-tuned for {fine_tuning} ({has}). Make them with\n"
-        f"  heatproof finetune {model.name} {data} -o fine-tuned {finetune_options(fine_tuning)}"
+        f"{name} has no weights fine-tuned for {fine_tuning} ({others}). Make them with\n"
+        f"  heatproof finetune {name} {data} -o fine-tuned {finetune_options(fine_tuning)}"
         f"{options}\n"
-        f"and name them in the spec: {{name: {model.name}, "
+        f"and name them in the spec: {{name: {name}, "
         f"fine_tuned_weights: {{{fine_tuning}: {file}}}}}, "
         f'or in Python: load_model(…, fine_tuned_weights={{"{fine_tuning}": "{file}"}})'
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,7 +14,14 @@ from heatproof.models import nets
 from heatproof.models.backends import SINGLE
 from heatproof.models.model import Model
 from heatproof.models.vision import RANDOM_WEIGHTS
-from heatproof.models.zoo import cached_fine_tuned, is_published, load_fine_tuned, load_model
+from heatproof.models.zoo import (
+    DOWNLOADED_WEIGHTS,
+    cached_fine_tuned,
+    is_published,
+    load_fine_tuned,
+    load_model,
+    missing_fine_tuning,
+)
 from heatproof.plan.spec import PLAIN, RETRAINING_KEYS, ModelSpec, Spec
 from heatproof.training import cache
 from heatproof.training.cache import FineTuning
@@ -74,6 +81,27 @@ def open_model(
     model = model.with_precision(spec.precision or SINGLE, bool(spec.approximate))
     target = entry.target or spec.target
     return model if target is None else model.with_target(target)
+
+
+def check_fine_tuned_weights(spec: Spec) -> None:
+    """Check that a model has the fine-tuned weights that all protocols need; open none.
+
+    Raises:
+        HeatproofError: If no model of the spec has them.
+    """
+    wanted = [protocol.fine_tuning for protocol in spec.parsed_protocols()]
+    found: list[Collection[str]] = []
+    for entry in spec.models:
+        name = entry.name
+        if name is None or entry.fine_tuning or entry.fine_tuned or not is_published(name):
+            return  # weights are made, come with the network, or loading them says what is missing
+        found.append(entry.fine_tuned_weights or cached_fine_tuned(name))
+    downloaded = DOWNLOADED_WEIGHTS in found
+    if not wanted or not all(wanted) or downloaded:
+        return
+    if not any(fine_tuning in has for fine_tuning in wanted for has in found):
+        assert spec.models[0].name is not None
+        raise HeatproofError(missing_fine_tuning(spec.models[0].name, wanted[0], found[0]))
 
 
 def pending_training(spec: Spec) -> list[str]:

@@ -11,7 +11,7 @@ from heatproof.data.source import shared_listings
 from heatproof.models.model import Model
 from heatproof.plan.backend_choice import choices_of, choose
 from heatproof.plan.make_plan import make_plan
-from heatproof.plan.open_models import TrainingProgress, open_model
+from heatproof.plan.open_models import TrainingProgress, check_fine_tuned_weights, open_model
 from heatproof.plan.spec import ReferenceSpec, Spec
 from heatproof.plan.tasks import Plan
 
@@ -43,7 +43,11 @@ def open_spec(
         HeatproofError: If something that the spec names does not exist or does not fit.
     """
     protocols = spec.parsed_protocols()
-    models = [open_model(entry, spec, device, train, progress) for entry in spec.models]
+    check_fine_tuned_weights(spec)
+    wanted = spec.reference
+    models: list[Model] = []
+    data: list[Data] = []
+    references: list[Data | int | None] = []
 
     def load(data: ReferenceSpec, model: Model) -> Data:
         return load_data(
@@ -56,15 +60,12 @@ def open_spec(
         )
 
     with shared_listings():
-        data = [
-            load(spec.data.altered(entry.alteration), model)
-            for entry, model in zip(spec.models, models, strict=True)
-        ]
-        references: list[Data | int | None] | None = None
-        if spec.reference and spec.reference.name is None:
-            references = [spec.reference.limit] * len(models)
-        elif spec.reference:
-            references = [load(spec.reference, model) for model in models]
+        for entry in spec.models:  # images that are missing are noticed at the first network
+            models.append(open_model(entry, spec, device, train, progress))
+            data.append(load(spec.data.altered(entry.alteration), models[-1]))
+            if wanted:
+                named = wanted.name is not None
+                references.append(load(wanted, models[-1]) if named else wanted.limit)
         return make_plan(
             models,
             data,
@@ -74,7 +75,7 @@ def open_spec(
             batch_size=spec.batch_size,
             keep_maps=spec.keep_maps,
             methods_of=[spec.expressions(entry) for entry in spec.models],
-            references=references,
+            references=references or None,
             choose=partial(choose, begun=choices_of(out), measure=measure, progress=progress),
             question=spec.decide,
         )

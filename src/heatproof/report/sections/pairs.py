@@ -103,7 +103,7 @@ def _compare(
     if len(differences) < FEWEST:
         return None
     marks.sort(key=lambda mark: -mark.mean)
-    axis = Axis.around([end for d in differences for end in (d.low, d.high)] + [0.0])
+    axis = Axis.around([value for difference in differences for value in difference] + [0.0])
     caption = f"{model}, {run.setting_labels[key]}: {title.lower()}, difference of each method"
     chart = RankingChart(
         caption,

@@ -164,7 +164,7 @@ def _axis(run: RunStatistics, protocol: str) -> Axis:
         for p in run.protocols.values()
         if p.id == protocol and p.random_score is not None
     ]
-    return Axis.around([*part["low"], *part["high"], *random])
+    return Axis.around([*part["mean"], *part["low"], *part["high"], *random])
 
 
 def _ranking(run: RunStatistics, site: Site, standing: Standings, axes: dict[str, Axis]) -> Ranking:
