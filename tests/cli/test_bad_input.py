@@ -11,6 +11,7 @@ from PIL import Image
 from heatproof.cli import main
 from heatproof.models import paper_networks
 from heatproof.models.passes import Passes
+from heatproof.plan import open_models
 
 BAGNET = "bagnet33_imagenet1000_lr0.001_epochs30_step10_checkpoint_best.pth.tar"
 
@@ -70,6 +71,25 @@ def test_a_truncated_download(refuse, images, tmp_path):
     file.write_bytes(file.read_bytes()[:100_000])
     line = refuse("--weights-dir", file.parent, models=["bagnet33"], protocols=["idsds"])
     assert BAGNET in line and "the file is cut off or damaged" in line and "get it again" in line
+
+
+def test_fine_tuned_weights_that_no_network_has(refuse, images, monkeypatch):
+    monkeypatch.setattr(open_models, "load_model", lambda *_, **__: pytest.fail("it was opened"))
+    line = refuse(models=["bagnet33", "torchvision:vgg19"], protocols=["idsds"])
+    assert "bagnet33 has no weights fine-tuned for 16/zero" in line
+    assert "--weights-dir" in line and "--download" in line and BAGNET in line
+
+
+def test_images_that_are_missing_are_noticed_at_the_first_network(refuse, images, monkeypatch):
+    opened = []
+    load = open_models.load_model
+    monkeypatch.setattr(
+        open_models, "load_model", lambda name, *a, **k: opened.append(name) or load(name, *a, **k)
+    )
+    data = {"name": f"folder:{images / 'nowhere'}"}
+    line = refuse(models=["paperbirds/vgg", "paperbirds/resnet"], data=data)
+    assert f"there is no folder {images / 'nowhere'}" in line
+    assert set(opened) == {"paperbirds/vgg"}
 
 
 def test_an_address_that_cannot_be_reached(refuse, images, monkeypatch):

@@ -71,3 +71,14 @@ def test_the_counts_are_those_of_significant_differences(tmp_path):
 @pytest.mark.parametrize("methods", [METHODS, ["ixg", "ixg|abs", "gradcam"]])
 def test_too_few_pairs_are_left_out(tmp_path, methods):
     assert compared(tmp_path, methods)[1] is None
+
+
+def test_the_axis_holds_differences_that_have_no_interval(tmp_path, monkeypatch):
+    charts = []
+    monkeypatch.setattr(Site, "figure", lambda self, chart: charts.append(chart))
+    methods = [*METHODS[:3], *(f"{m}|abs" for m in METHODS[:3])]
+    result = hp.evaluate("paperbirds/vgg", "paperbirds:test", methods, ["sds"], limit=4)
+    content(RunStatistics(result.store), Site(tmp_path / "site"))
+    (chart,) = charts
+    assert all(np.isnan([mark.low, mark.high]).all() for mark in chart.marks)
+    assert all(chart.axis.low < mark.mean < chart.axis.high for mark in chart.marks)
