@@ -66,6 +66,15 @@ def test_a_checkpoint_of_another_network(refuse, images, tmp_path):
     assert f"are at {paper_networks.FINE_TUNED_ADDRESS}{BAGNET}" in line
 
 
+def test_weights_of_another_network_are_named_with_the_address_of_the_right_ones(
+    refuse, images, tmp_path
+):
+    file = checkpoint(tmp_path / "weights" / "mine.pth", torch.nn.Linear(3, 3))
+    line = refuse(models=[{"name": "bagnet9", "weights": str(file)}])
+    assert "mine.pth does not fit bagnet9" in line
+    assert line.endswith(f"Those published are at {paper_networks.NETWORKS['bagnet9'].url}")
+
+
 def test_a_truncated_download(refuse, images, tmp_path):
     file = checkpoint(tmp_path / "weights" / BAGNET, torch.nn.Linear(300, 300))
     file.write_bytes(file.read_bytes()[:100_000])

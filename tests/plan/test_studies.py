@@ -107,6 +107,9 @@ def test_other_data_keep_the_number_of_samples_and_of_reference_images():
         "images of folder:/images that are not evaluated (--limit and --set change it)"
     )
     assert Changes().note(content) == changes.note(read_yaml("hesse2024/imagenet/sds")) == ""
+    for setting in ("reference=folder:/bank", "reference.name=folder:/bank"):
+        named = Changes(data="folder:/images", settings=[setting])
+        assert "reference" not in named.note(content)
 
 
 @pytest.mark.parametrize(

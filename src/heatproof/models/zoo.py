@@ -196,7 +196,7 @@ def load_model(
     with allow_batch_dependence(batch_dependent):
         model = _open(name, RANDOM_WEIGHTS if weights == RANDOM_WEIGHTS else file)
     if file is not None:
-        load_weights(model.module, file, model.name)
+        _load_checked(model, file)
         model.weights_metadata = metadata(file)
         model.fine_tuned = model.weights_metadata.get("fine_tuned", "")
         model.fine_tuned_weights = {}
@@ -405,6 +405,18 @@ def finetune_options(fine_tuning: str) -> str:
     if not deleted.endswith("%"):
         return f"--patches {deleted} --baseline '{baseline}'"
     return f"--pixels {float(deleted[:-1]) / 100:g} --baseline '{baseline}'"
+
+
+def _load_checked(model: Model, file: Path) -> None:
+    """Load weights into a model; if they do not fit, say where those that do are published."""
+    try:
+        load_weights(model.module, file, model.name)
+    except HeatproofError as error:
+        published = find_loader(model.name).published if model.name in NETWORKS else None
+        url = published(model.name).url if published else ""
+        raise HeatproofError(
+            f"{error}. Those published are at {url}" if url else f"{error}"
+        ) from None
 
 
 def _check_fine_tuned(model: Model, fine_tuning: str, path: Path) -> None:

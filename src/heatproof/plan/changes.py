@@ -99,10 +99,10 @@ class Changes:
         data = changed["data"]
         parts = [f"{k} {data[k]:,}" for k in KEPT_WITH_OTHER_DATA if isinstance(data.get(k), int)]
         note = f"of the spec's data, {' and '.join(parts)} stays" if parts else ""
-        if "reference" in changed:
-            images = changed["reference"].get("limit")
-            reference = f"its reference becomes {images:,} images of {clip(self.data)}"
-            note = f"{note}; {reference} that are not evaluated" if note else reference
+        reference = changed.get("reference")
+        if isinstance(reference, dict) and "name" not in reference:
+            others = f"{reference['limit']:,} images of {clip(self.data)} that are not evaluated"
+            note = "; ".join(filter(None, [note, f"its reference becomes {others}"]))
         return f"--data {clip(self.data)}: {note} (--limit and --set change it)" if note else ""
 
 
