@@ -12,7 +12,7 @@
 # make which-methods  docs/which-methods.md: which methods there are for which networks
 # make notebooks    the example notebooks, with the outputs of this version
 # make engines      a small run on two Dask workers, compared with a local one bit for bit
-# make bench        speed beside other libraries and bare passes: docs/speed.md (about 20 minutes)
+# make bench        speed beside other libraries and bare passes: docs/benchmarks.md (about 20 minutes)
 # make bench-check  the quick form (7 minutes); fails if a committed ratio is more than 15 % worse
 # make soak         the coverage of every interval and false statements on simulated data, 100,000 random and hostile
 #                   inputs, 50 runs that are killed and continued, whether tests notice 20 changes of the code, and

@@ -1,4 +1,4 @@
-"""`make bench`: all comparisons in one go; writes results.json and docs/speed.md.
+"""`make bench`: all comparisons in one go; writes results.json and docs/benchmarks.md.
 
 Every case of `cases.py` runs in a process of its own. `--check` compares with the committed
 results instead and exits with 1 if a ratio is more than 15 % worse; a case that seems worse is run
@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results.json"
-PAGE = ROOT / "docs" / "speed.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 PLOT = ROOT / "docs" / "img" / "speed-growth.svg"
 PACKAGES = (
     "torch",
@@ -177,7 +177,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a ResNet-18 and few repeats")
     parser.add_argument("--check", action="store_true", help="compare with the committed results")
-    parser.add_argument("--page", action="store_true", help="only write docs/speed.md anew")
+    parser.add_argument("--page", action="store_true", help="only write docs/benchmarks.md anew")
     parser.add_argument(
         "--clock",
         choices=["wall", "cpu"],
@@ -217,10 +217,10 @@ def main() -> int:
 
 
 def write_page(results: Result) -> None:
-    """Write docs/speed.md and its figure from the results."""
-    from page import growth_plot, growths_of, speed_page
+    """Write docs/benchmarks.md and its figure from the results."""
+    from page import benchmark_page, growth_plot, growths_of
 
-    PAGE.write_text(speed_page(results), encoding="utf-8")
+    PAGE.write_text(benchmark_page(results), encoding="utf-8")
     growths = growths_of(results)
     if growths:
         growth_plot(growths, PLOT)

@@ -1,4 +1,4 @@
-"""docs/speed.md: the results of `make bench` as a page."""
+"""docs/benchmarks.md: the results of `make bench` as a page."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 Result = dict[str, Any]
 INTRODUCTION = """\
-# Speed
+# Benchmarks
 
 <!-- Written by `make bench`; do not edit. -->
 
 heatproof beside other libraries, and beside the bare passes through the network that the same work
 needs. Everything is measured in one run on one machine: calls alternate, and medians are divided.
 What two libraries compute is checked to be equal first. Absolute times depend on the machine and
-the moment; ratios much less.
+the moment; ratios much less. [Speed](speed.md) says what makes a run fast.
 
 ```bash
 make bench          # all of it, about 20 minutes; writes this page
@@ -27,81 +27,6 @@ KINDS = {  # title and network
     "quick": ("Quick results, which `make bench-check` compares with", "ResNet-18"),
 }
 CLOCKS = {"wall": "wall time", "cpu": "CPU time (the machine was busy)"}
-BACKENDS = """\
-## Backends
-
-`backend: auto`, the default, tries the backends that are installed on the first images of a run and
-takes the fastest, if it needs at most 90 % of eager's time: `eager`, `fused` (batch norms merged
-into convolutions), `openvino` (`pip install 'heatproof[openvino]'`), and `compile` (torch.compile)
-where a run is long enough to pay for half a minute of compiling.
-
-- Nothing is tried where a run is short: below 5·10¹² floating-point operations in passes without
-  gradients (600 of a ResNet-50, a minute on two cores); `compile` from 10¹⁴ on. This depends on the
-  plan alone, so that the quickstart chooses the same on every machine.
-- A backend is refused if its logits differ from the network's by more than 10⁻³ of their range, or
-  if the drops of all patches have a rank correlation below 0.999 with the network's.
-- What was measured is kept in `$HEATPROOF_CACHE/backends`, by weights, image size, type, batch
-  size, device, threads, processor and versions.
-- `heatproof plan` says which backend a run would take and why; a run's provenance has the same
-  sentence. The backend is part of the key of every record.
-- A run that has begun keeps its backend on every machine, and all workers of a run have the same;
-  where it is not installed, the run says so. With Dask it is measured by the process that starts
-  the run, with its number of threads.
-- Grids (`gridpg`, `difull`, `dipart`) and passes that begin at a later layer or need gradients are
-  always eager.
-- `--backend eager` (in Python: `backend="eager"`) names one.
-
-### Lower precision
-
-`precision: bfloat16` (also `float16`, and `tf32` on NVIDIA graphics cards) computes the same
-passes, those of whole images without gradients, by the network itself with shorter numbers; in
-Python `hp.evaluate(…, precision="bfloat16")`, on the command line `--precision bfloat16`. It is
-never chosen by itself: `float32`, the default, is the precision of the weights, and switches
-autocast and TF32 off in every pass.
-
-A lower precision is refused by the same check as a backend. `approximate: true` (`--approximate`)
-accepts the difference, and then the caveats of the results, the report's first page and the
-provenance state what was measured on images of the run: the largest error of the logits, and the
-rank correlation of the drops of patches with those in float32. On the embedded ResNet and 8
-images, bfloat16 is off by 3·10⁻³ of the logits' range, and the correlation is 0.968: patches
-change places.
-
-It is part of the key of every record, and one directory holds results of one precision.
-Gradients, activations and networks with random weights keep the precision of the weights.
-
-## Fewer passes
-
-Methods share backward passes and activations, protocols the images they have in common, and all
-methods the clean image and the empty one. An image without the same pixels is run once: methods
-that remove the same pixels, such as `x` and `x|abs` where nothing is negative, cost their curve
-once. The numbers are exactly the same. The images of the next 64 samples are decoded while those
-before are computed.
-"""
-
-RACES = """\
-## Passes for questions that are decided
-
-With `--decide`, methods that can no longer be the best are dropped on the way
-([how](how-to/decide.md)). Twelve methods of few passes under `sds`, up to 512 paperbirds, means
-of 50 random orders of the images (`python benchmarks/race.py savings --protocols sds`); *fixed*
-is the smallest number of images, in steps of 16 and by 10 orders, with which a run without a race
-decides as often, and *last* the image after which a race ends:
-
-| network | margin | decided | last | maps | passes | fixed | maps, of fixed | passes, of fixed |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-| resnet | none | 100 % | 444 | 22 % | 56 % | 272 | 42 % | 106 % |
-| resnet | 0.03 | 100 % | 438 | 22 % | 56 % | 256 | 45 % | 111 % |
-| vgg | none, or 0.03 | 0 % | 512 | 28 % | 66 % | – | – | – |
-| resnet, `srg`, 256 images | none, or 0.03 | 100 % | 46 | 10 % | 10 % | 32 | 78 % | 80 % |
-| vgg, `srg`, 256 images | none, or 0.03 | 100 % | 165 | 23 % | 25 % | 112 | 54 % | 57 % |
-
-Curves such as `srg` need passes for each method, and save them as maps. Who does not know
-beforehand how many images it takes computes a quarter of the maps or fewer. Who did know 272
-would have taken as many passes of `sds`: intervals that may be looked at after every round are
-wider, and the drops of `sds` are shared, so that only stopping saves them. A run of the
-quickstart with `--decide` saves nothing: within its 64 images and by mean rank over three
-baselines, no method of either network is dropped before the last round.
-"""
 
 LIMITS = """\
 ## What limits the ratios
@@ -132,13 +57,13 @@ ran on the machine at times, so CPU time is given where it says so.
 """
 
 
-def speed_page(results: Result) -> str:
+def benchmark_page(results: Result) -> str:
     """Return the page."""
     parts = [INTRODUCTION]
     for kind, (title, network) in KINDS.items():
         if kind in results:
             parts += [f"## {title}\n", *_tables(results[kind], network)]
-    parts += [BACKENDS, RACES, LIMITS]
+    parts.append(LIMITS)
     growths = growths_of(results)
     if growths:
         parts += ["## Growth\n", *_growth(growths)]

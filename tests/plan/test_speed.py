@@ -1,4 +1,4 @@
-"""`make bench-check` notices a loss, and docs/speed.md is what the results say."""
+"""`make bench-check` notices a loss, and docs/benchmarks.md is what the results say."""
 
 import importlib.util
 import json
@@ -91,7 +91,7 @@ def test_the_page_is_written_from_the_committed_results(bench):
     import page
 
     stored = json.loads(bench.RESULTS.read_text()) if bench.RESULTS.is_file() else {}
-    assert bench.PAGE.read_text(encoding="utf-8") == page.speed_page(stored)
+    assert bench.PAGE.read_text(encoding="utf-8") == page.benchmark_page(stored)
     assert bench.PLOT.is_file() == bool(page.growths_of(stored))
     for results_of_kind in stored.values():
         assert all("error" not in case for case in results_of_kind["cases"].values())
