@@ -51,7 +51,6 @@ from heatproof.analysis.tradeoff import tradeoff
 from heatproof.report.sections.stability import SAME_FROM
 
 RESAMPLES = 1000
-SLOW = 2  # times fewer worlds of two runs and of rankings, which take longest
 AGAIN = 4  # times as many worlds for what exceeds the bound
 NOT_OURS = ("old", "autorank", "mlstatreport")  # how statements of other rules begin
 EQUAL = 1e-12  # true means that differ by less are equal
@@ -976,8 +975,6 @@ def count(scenario: Scenario, worlds: int, seed: int) -> list[Result]:
 
 def counted_twice(scenario: Scenario, worlds: int) -> Iterator[Result]:
     """Count statements, and those that are false too often once more in new worlds."""
-    if isinstance(scenario, TwoRuns | Agreeing):
-        worlds = math.ceil(worlds / SLOW)
     results = count(scenario, worlds, 0)
     if not any(result.exceeds for result in results):
         yield from results

@@ -32,7 +32,7 @@ def test_the_only_possible_winner_wins():
     found = evidence_of({"zero": apart(0.5, 0.3, 0.2)})
     assert found.winner == found.leader == "a"
     assert found.possible_winners == ["a"]
-    assert wording.verdict(found) == "`a` wins on net."
+    assert wording.recommendation(found) == "Use `a` on net: it wins."
     assert found.first_fraction("a") == 1
 
 
@@ -40,7 +40,7 @@ def test_methods_that_cannot_be_told_apart_are_named():
     found = evidence_of({"zero": apart(0.31, 0.30, 0.1, noise=0.1)})
     assert found.winner == ""
     assert set(found.possible_winners) == {"a", "b"}
-    assert "cannot be told apart" in wording.verdict(found)
+    assert "cannot be told apart" in wording.recommendation(found)
     shares = [found.first_fraction(m) for m in found.real]
     assert sum(shares) == pytest.approx(1)
 
@@ -82,6 +82,17 @@ def test_a_win_over_settings_needs_every_order_that_the_data_allow():
     assert open_.winner == ""
     assert "b" in open_.possible_winners
     assert open_.mean_rank("a").low <= open_.mean_rank("a").value <= open_.mean_rank("a").high
+
+
+def test_settings_share_the_level_of_their_tests():
+    """Leads of p = .031 and .002 are wins alone, and no win over both, where each needs .025."""
+    tables = {
+        b: apart(0.5, 0.46, n=20, noise=0.06, seed=s) for b, s in (("zero", 23), ("blur", 123))
+    }
+    alone = [evidence_of({baseline: values}) for baseline, values in tables.items()]
+    assert [found.winner for found in alone] == ["a", "a"]
+    assert 0.025 < max(found.used[0].pairs.adjusted[0, 1] for found in alone) <= 0.05
+    assert evidence_of(tables).winner == ""
 
 
 def test_unequal_settings_and_decisive_methods_are_said():
@@ -128,15 +139,17 @@ def test_a_control_cannot_win_and_is_named_where_it_is_above_methods():
 
 def test_one_method_two_images_and_no_score_are_sentences():
     one = evidence_of({"zero": apart(0.5)})
-    assert "only method" in wording.verdict(one)
+    assert "only method" in wording.recommendation(one)
     two = evidence_of({"zero": apart(0.5, 0.3, n=2)})
     assert two.winner == ""
     assert "nan" not in wording.certainty(two, "2 images")
     nothing = evidence_of({"zero": np.full((4, 2), np.nan)})
-    assert wording.verdict(nothing).startswith("No method can be ranked on net: too few images")
+    assert wording.recommendation(nothing).startswith(
+        "No method can be ranked on net: too few images"
+    )
     disjoint = np.full((8, 2), np.nan)
     disjoint[:4, 0], disjoint[4:, 1] = 0.5, 0.4
-    assert "nan" not in wording.verdict(evidence_of({"zero": disjoint}))
+    assert "nan" not in wording.recommendation(evidence_of({"zero": disjoint}))
 
 
 def test_equal_methods_seldom_win_over_settings():

@@ -151,7 +151,30 @@ def test_a_network_by_name_alone_is_not_the_papers(run):
     assert "--as torchvision:resnet50 says so" in line.reason
     record_same_as(result, ["hesse2024:resnet50"], "same_as")
     (still,) = compared(result, wanted).lines
-    assert "whether" not in still.reason
+    assert still.verdict == "not comparable"
+    assert still.reason == "the images are of paperbirds"
+
+
+def test_a_network_with_random_weights_is_not_the_papers(tmp_path):
+    spec = {
+        "models": [{"name": "paperbirds/resnet", "weights": "random"}],
+        "data": {"name": "paperbirds", "split": "test", "limit": 8},
+        "methods": ["gradcam"],
+        "protocols": ["sds"],
+    }
+    (line,) = compared(hp.run(spec, tmp_path / "run"), entry(0.3)).lines
+    assert line.verdict == "not comparable"
+    assert "whether paperbirds/resnet has the paper's weights is not known" in line.reason
+
+
+def test_the_intervals_of_all_comparable_numbers_hold_together(run):
+    wanted = entry(0.3), entry(0.3, "ixg"), entry(0.3, "saliency")
+    alone, together = (compared(run, *wanted[:count]).lines[0].difference for count in (1, 3))
+    wider = scipy.stats.norm.ppf(1 - 0.025 / 3) / scipy.stats.norm.ppf(0.975)
+    rounding = 0.0005
+    assert together.high - together.value - rounding == pytest.approx(
+        wider * (alone.high - alone.value - rounding)
+    )
 
 
 def test_a_user_may_say_whose_network_it_is(tmp_path):

@@ -242,6 +242,19 @@ def test_stability_of_rankings_counted_by_hand():
         np.testing.assert_allclose(getattr(Rankings(stacked), name)(), one_by_one)
 
 
+def test_rankings_that_images_do_not_determine_have_no_interval():
+    """Eight equal methods on twelve images: draws order them anew."""
+    rng = np.random.default_rng(2)
+    tables = {b: 0.01 * rng.normal(size=(12, 8)) for b in ("zero", "blur", "clear")}
+    tables["clear"] += 0.1 * np.arange(8)
+    (standing,) = standings(scores(tables), 200)
+    rankings = [(standing.methods, standing.ranks[k], standing.drawn_ranks[k]) for k in range(3)]
+    of_noise, of_both = agreement(rankings[:2]).mean, agreement(rankings[1:]).mean
+    assert np.isfinite(of_noise.value) and np.isnan([of_noise.low, of_noise.high]).all()
+    assert np.isnan(of_both.low)
+    assert np.isfinite(agreement([rankings[2], rankings[2]]).mean.low)
+
+
 def test_unrelated_rankings_on_the_same_images_seldom_seem_to_agree():
     """Two settings with unrelated true means share .8 of the variance of their errors."""
     rng = np.random.default_rng(6)

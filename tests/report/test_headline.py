@@ -77,7 +77,7 @@ def test_there_is_no_win_on_too_few_images(tmp_path: Path):
     assert few.leader == "ixg" and not few.clear and few.doubts.few.images == 8
     page = " ".join(report_text(result.report()).split())
     assert ">wins<" not in page
-    assert "there are only 8 images, too few for a reliable interval" in page
+    assert "there are only 8 images, too few for reliable intervals and ranks" in page
     assert "There are too few images to recommend a method on Linear" in page
 
 

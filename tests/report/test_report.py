@@ -281,7 +281,7 @@ def test_a_winner_by_mean_rank_that_loses_under_one_setting_is_said_to_lose_ther
 
 def test_warnings_come_first(full: hp.Result, tmp_path: Path):
     warnings = headline.content(RunStatistics(full.store), Site(tmp_path)).warnings
-    assert warnings.failed and warnings.few_samples
+    assert warnings.lost and warnings.few
     assert warnings.inaccurate  # noise has no class
 
 

@@ -79,7 +79,7 @@ SCARCE = {
     ),
     "a setting that applies to nothing": (
         lambda out: rescored(evaluate(out, METHODS, TWO, 12), of_one_setting),
-        "ixg` wins on net",
+        "Use `ixg` on net: it wins.",
     ),
 }
 

@@ -95,6 +95,9 @@ def test_all_lines_are_one_family(result, other):
     observed = t[0].max()
     p = (np.mean(largest >= observed - 1e-9) + np.mean(largest > observed + 1e-9)) / 2
     assert found["p"].min() == pytest.approx(p)
+    significant = hp.compare(result, other).significant
+    assert 0 < len(significant) < len(found)
+    assert significant["p"].max() <= 0.05 < found.drop(significant.index)["p"].min()
 
 
 def test_only_real_changes_are_listed_between_a_spec_and_python(models, tmp_path):

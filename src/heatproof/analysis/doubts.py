@@ -1,4 +1,7 @@
-"""Reasons not to recommend the method that ranks first."""
+"""Reasons not to recommend the method that ranks first, and what to know before any number is used.
+
+Python, the command line and the report show the same sentences, which `wording` has.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.settings import Key
 
 FEWEST_IMAGES_AND_GRIDS = 10  # with fewer, about, the coverage of intervals was not measured
+FEW_IMAGES_AND_GRIDS = 50  # with fewer, tests find large differences alone
+LOW_ACCURACY = 0.5
 RANDOM_CONTROL = "random"  # the control whose maps are noise
 
 
@@ -35,6 +40,11 @@ class Doubts:
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
+
+    @property
+    def few_text(self) -> str:
+        """That there are too few images, in words."""
+        return wording.few(self.few, FEWEST_IMAGES_AND_GRIDS) if self.few else ""
 
     @property
     def control_text(self) -> str:
@@ -68,6 +78,52 @@ def guessing(run: RunStatistics, model: str) -> str:
     if wilson(correct / labelled, labelled)[0] > chance:
         return ""
     return wording.not_above_guessing(correct, labelled, chance)
+
+
+def recommendation(run: RunStatistics, evidence: Evidence) -> str:
+    """Say which method to use on a model, or why none can be recommended."""
+    title = run.titles.__getitem__
+    if not evidence.leader:
+        return wording.recommendation(evidence, title)
+    against = doubts(run, evidence)
+    return wording.recommendation(
+        evidence,
+        title,
+        guessing=bool(against.guessing),
+        few=against.few is not None,
+        control=against.control,
+        random=bool(against.random),
+    )
+
+
+def inaccurate(run: RunStatistics) -> list[str]:
+    """Say which models are wrong on most images, or not shown to be better than guessing."""
+    found = []
+    for model, (correct, labelled) in run.accuracy.items():
+        text = guessing(run, model)
+        if not text and labelled and correct / labelled < LOW_ACCURACY:
+            text = wording.low_accuracy(correct, labelled)
+        found += [f"{run.titles[model]} {text}"] if text else []
+    return found
+
+
+def scarce(run: RunStatistics) -> SampleCounts | None:
+    """Return the counts of the setting with the fewest images and grids, if these are few."""
+    found = [fewest_counted(run, evidence) for evidence in run.evidence if evidence.leader]
+    found = found or list(run.counts_of.values())
+    fewest = min(found, key=lambda c: c.independent, default=None)
+    few = fewest is not None and 0 < fewest.independent < FEW_IMAGES_AND_GRIDS
+    return fewest if few else None
+
+
+def lost(run: RunStatistics) -> list[str]:
+    """Say how many scores failed, and how many are missing for want of a saved map."""
+    found = []
+    for status in ("failed", "missing"):
+        rows = run.rows[run.rows["status"] == status]
+        methods = list(dict.fromkeys(rows["method"]))
+        found += [wording.lost(status, len(rows), len(run.rows), methods)] if methods else []
+    return found
 
 
 def fewest_counted(run: RunStatistics, evidence: Evidence) -> SampleCounts:

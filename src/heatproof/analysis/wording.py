@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.evidence import Evidence, NotRanked
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.settings import Key
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 6
 MOST_DIGITS = 6  # after the point
 Labels = Mapping[Key, str]
+CHECK_MODEL = "check its weights, the order of its classes and its preprocessing"
 EXPLAINED = (
     "All pairs of methods under a setting are tested as one family, so that the probability of any "
     "false difference is at most 5 %. A method wins if it is the only one that may be the best."
@@ -57,23 +59,6 @@ def where(evidence: Evidence, title: Callable[[str], str] = str) -> str:
     """Name the model, and the layer if methods are ranked within layers."""
     model = title(evidence.model)
     return f"{model} at layer {evidence.layer}" if evidence.layer else model
-
-
-def verdict(evidence: Evidence, title: Callable[[str], str] = str) -> str:
-    """Say which method is the best, in one sentence."""
-    place = where(evidence, title)
-    leader = evidence.leader
-    if not leader:
-        return (
-            f"No method can be ranked on {place}: too few images have a score from most methods. "
-            "Failures and result.left_out say why scores are missing."
-        )
-    if len(evidence.real) == 1:
-        return f"`{leader}` is the only method that is ranked on {place}."
-    if evidence.winner:
-        return f"`{leader}` wins on {place}."
-    tied = f"{names(evidence.others, 4)} cannot be told apart from it"
-    return f"`{leader}` ranks first on {place}, but {tied}."
 
 
 def of_networks(evidence: Evidence | None) -> str:
@@ -118,7 +103,10 @@ def recommendation(
     """
     place, leader = where(evidence, title), evidence.leader
     if not leader:
-        return verdict(evidence, title)
+        return (
+            f"No method can be ranked on {place}: too few images have a score from most methods. "
+            "Failures and result.left_out say why scores are missing."
+        )
     if guessing:
         return (
             f"No method can be recommended on {place}, which is not shown to classify better than "
@@ -137,7 +125,7 @@ def recommendation(
             "better than a random map."
         )
     if len(evidence.real) == 1:
-        return verdict(evidence, title)
+        return f"`{leader}` is the only method that is ranked on {place}."
     if evidence.winner:
         return f"Use `{leader}` on {place}: it wins."
     cheap = evidence.cheapest
@@ -306,9 +294,46 @@ def not_above_guessing(correct: int, labelled: int, chance: float) -> str:
     """Say what a model does that is not shown to classify better than guessing."""
     return (
         f"classifies {correct} of {counted(labelled, 'image')} correctly, which is not shown to be "
-        f"better than guessing ({100 * chance:.2g} %): check its weights, the order of its classes "
-        "and its preprocessing"
+        f"better than guessing ({100 * chance:.2g} %): {CHECK_MODEL}"
     )
+
+
+def low_accuracy(correct: int, labelled: int) -> str:
+    """Say what a model does that is wrong on most images."""
+    return f"classifies only {correct} of {counted(labelled, 'image')} correctly: {CHECK_MODEL}"
+
+
+def few(counts: SampleCounts, fewest: int) -> str:
+    """Say what few images, or grids, cannot tell.
+
+    Args:
+        counts: The images and grids that there are.
+        fewest: How many intervals need.
+    """
+    there = f"there {'is' if counts.independent == 1 else 'are'} only {counts}"
+    if counts.independent < fewest:
+        return f"{there}, too few for reliable intervals and ranks"
+    return f"{there}: small differences cannot be found, and ranks may change with more"
+
+
+def lost(status: str, scores: int, of: int, methods: Sequence[str]) -> str:
+    """Say how many scores failed or are missing.
+
+    Args:
+        status: ``failed``, or ``missing`` for want of a saved map.
+        scores: How many have this status.
+        of: How many rows there are.
+        methods: The methods that they are of.
+    """
+    if status == "missing":
+        verb = "has" if len(methods) == 1 else "have"
+        return f"{scores} of {of} scores are missing: {names(methods)} {verb} no map for them"
+    return f"{scores} of {counted(of, 'score')} failed, of {names(methods)}"
+
+
+def unfinished(tasks: int, of: int) -> str:
+    """Say how much of a run has not been computed."""
+    return f"the run is not finished: {tasks} of {counted(of, 'task')} are missing"
 
 
 def not_above_control(control_name: str) -> str:

@@ -30,7 +30,6 @@ from heatproof.plan.cost import (
 )
 from heatproof.plan.tasks import Plan
 from heatproof.protocols import PROTOCOLS
-from heatproof.report.sections.headline import recommendations
 from heatproof.runs.format import Cost, GridNote, ModelView
 from heatproof.text import counted, short_titles, with_short_titles
 
@@ -55,12 +54,6 @@ def print_summary(result: Result) -> None:
         if labelled:
             title = with_short_titles(model, run.models)
             print_plain(f"{title} classifies {correct} of {labelled} images correctly")
-        if correct < labelled / 2:
-            console.print(
-                "  check its classes and its preprocessing (size, mean, std) before you trust "
-                "these results",
-                style="bold yellow",
-            )
     titles = short_titles(run.models)
     groups = result.summary().groupby(["model", "protocol", "setting"], sort=False)
     for (model, protocol, setting), group in groups:
@@ -76,7 +69,7 @@ def print_summary(result: Result) -> None:
     _print_race(result)
     for caveat in result.caveats:
         console.print(f"! {caveat}", style="bold yellow", markup=False)
-    for sentence in recommendations(result):
+    for sentence in result.verdicts:
         print_plain(sentence)
 
 
@@ -453,7 +446,7 @@ def print_leaderboard(leaderboard: Leaderboard) -> None:
         table = make_table(columns)
         for line in board.lines.to_dict("records"):
             known = not pd.isna(line["low"])
-            place, mark = place_and_mark(line)
+            place, mark = place_and_mark(line, len(board.samples))
             table.add_row(
                 place,
                 *(escape(line[name]) for name in ("method", *varying)),

@@ -21,6 +21,7 @@ from heatproof.runs.format import ProtocolFacts, is_run
 
 COLUMNS = ["place", "method", "model", "run", "mean", "low", "high", "letters", "n", "may_be_best"]
 MOST_LINES = 30  # of a table in a repr
+MOST_NAME = 44  # characters of an entry in a repr
 SUBMITTED = ".json"
 SUBMISSION = ".heatproof.json"  # how names of submissions end that are found in directories
 
@@ -56,11 +57,17 @@ class Board:
         )
 
 
-def place_and_mark(line: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the place and the letters of a line as text; one that is not ranked says so."""
+def place_and_mark(line: Mapping[str, Any], samples: int) -> tuple[str, str]:
+    """Return the place and the letters of a line as text; one that is not ranked says so.
+
+    Args:
+        line: A line of a table.
+        samples: The samples of the table; a mean over fewer has their number.
+    """
+    n = f", n = {line['n']}" if line["n"] != samples else ""
     if pd.isna(line["place"]):
-        return "–", f"not ranked, n = {line['n']}"
-    return f"{line['place']:.0f}", line["letters"]
+        return "–", f"not ranked{n}"
+    return f"{line['place']:.0f}", f"{line['letters']}{n}".removeprefix(", ")
 
 
 @dataclass(frozen=True)
@@ -131,11 +138,11 @@ class Leaderboard:
             lines.append(board.title[:TERMINAL_WIDTH])
             for line in board.lines.head(MOST_LINES).to_dict("records"):
                 name = f"{line['method']} · {line['model']} · {line['run']}"
-                name = name if len(name) <= 56 else name[:55] + "…"
+                name = name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…"
                 has_interval = pd.notna(line["low"])
                 interval = f"({line['low']:.3f} … {line['high']:.3f})" if has_interval else ""
-                place, mark = place_and_mark(line)
-                text = f"{place:>4}  {name:<56}  {line['mean']:.3f}  {interval}"
+                place, mark = place_and_mark(line, len(board.samples))
+                text = f"{place:>4}  {name:<{MOST_NAME}}  {line['mean']:.3f}  {interval}"
                 lines.append(f"{text}  {mark}"[:TERMINAL_WIDTH].rstrip())
             if len(board.lines) > MOST_LINES:
                 lines.append(f"      and {len(board.lines) - MOST_LINES} more")

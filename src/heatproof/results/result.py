@@ -17,7 +17,13 @@ import heatproof
 from heatproof.analysis import wording
 from heatproof.analysis.costs import cost_frame
 from heatproof.analysis.counts import SampleCounts
-from heatproof.analysis.doubts import FEWEST_IMAGES_AND_GRIDS, guessing
+from heatproof.analysis.doubts import (
+    FEWEST_IMAGES_AND_GRIDS,
+    inaccurate,
+    lost,
+    recommendation,
+    scarce,
+)
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import GROUP, RESAMPLES
 from heatproof.analysis.run_statistics import RunStatistics, with_texts
@@ -112,11 +118,11 @@ class Result(RunStatistics):
 
     @property
     def verdicts(self) -> list[str]:
-        """The best method on each model, or those that may be, one sentence each.
+        """Which method to use on each model, or why none can be recommended, in sentences.
 
         With five models or more, one sentence is about other networks of their kind.
         """
-        of_each = [wording.verdict(found, self.titles.__getitem__) for found in self.evidence]
+        of_each = [recommendation(self, evidence) for evidence in self.evidence]
         of_kind = wording.of_networks(self.evidence_of_networks)
         return [of_kind, *of_each] if of_kind else of_each
 
@@ -124,23 +130,21 @@ class Result(RunStatistics):
     def caveats(self) -> list[str]:
         """Caveats to know before the numbers are used, in sentences; empty if there are none.
 
-        Methods that are not ranked because scores are missing, files that are damaged, models that
-        are not shown to classify better than guessing, images that hardly fit the normalization,
-        outputs that are not logits, too few samples, images that could not be read, parts that were
+        Methods that are not ranked because scores are missing, a run that is not finished, files
+        that are damaged, models that are wrong on most images or not shown to classify better than
+        guessing, images that hardly fit the normalization, outputs that are not logits, few
+        samples, images that could not be read, scores that failed or are missing, parts that were
         computed with other versions or hardware, methods and settings without any score, and
         methods that were run before and are not shown.
         """
-        damage = [damage_text(self.store)] if self.store.damage else []
-        models = [*self._guessing, *self.input_advice, *self._output_advice]
-        samples = [*self._few_samples, *self._skipped]
-        lost = [*self._empty_settings, *self._unscored]
-        origin = [*differences(self.store), *lost, *self._hidden]
-        return [*self.not_ranked, *damage, *models, *samples, *origin]
-
-    @property
-    def _guessing(self) -> list[str]:
-        found = {model: guessing(self, model) for model in self.accuracy}
-        return [f"{self.titles[model]} {text}" for model, text in found.items() if text]
+        files = [damage_text(self.store)] if self.store.damage else []
+        if self.unfinished:
+            files.append(wording.unfinished(len(self.unfinished), len(self.plan.tasks)))
+        models = [*inaccurate(self), *self.input_advice, *self._output_advice]
+        samples = [*self._few_samples, *self._skipped, *lost(self)]
+        unscored = [*self._empty_settings, *self._unscored]
+        origin = [*differences(self.store), *unscored, *self._hidden]
+        return [*self.not_ranked, *files, *models, *samples, *origin]
 
     @property
     def _output_advice(self) -> list[str]:
@@ -149,12 +153,8 @@ class Result(RunStatistics):
 
     @property
     def _few_samples(self) -> list[str]:
-        clusters = self.rows.loc[self.rows["status"] == "ok", "cluster"].nunique()
-        if not 0 < clusters < FEWEST_IMAGES_AND_GRIDS:
-            return []
-        verb = "is" if clusters == 1 else "are"
-        images = counted(clusters, "image")
-        return [f"there {verb} only {images}, too few for reliable intervals and ranks"]
+        few = scarce(self)
+        return [wording.few(few, FEWEST_IMAGES_AND_GRIDS)] if few else []
 
     @property
     def _skipped(self) -> list[str]:

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from heatproof.analysis import wording
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.doubts import (
+    FEWEST_IMAGES_AND_GRIDS,
     Doubts,
     doubts,
     fewest_counted,
+    inaccurate,
+    lost,
+    recommendation,
+    scarce,
     used_indices,
     used_keys,
 )
@@ -31,8 +36,6 @@ from heatproof.report.sections.verdict_details import (
 from heatproof.report.site import Site
 from heatproof.runs.format import ProtocolFacts
 
-FEW_SAMPLES = 50  # images and grids
-LOW_ACCURACY = 0.5
 MOST_CARDS = 3  # models that are shown one below the other
 MOST_LAYERS = 4  # whose winners are named; the ranking has all
 
@@ -100,13 +103,11 @@ class Warnings:
     controls: bool  # one ranks above a method
     not_ranked: list[str]  # methods and why, in words
     inapplicable: list[Inapplicable]
-    failed: int  # scores
-    failed_methods: list[str]
-    few_samples: SampleCounts | None  # of the smallest setting, if too few for reliable intervals
-    inaccurate: list[tuple[str, int, int]]  # model, correct, labelled
+    lost: list[str]  # how many scores failed or are missing, in words
+    few: SampleCounts | None  # of the smallest setting, if these are few
+    few_text: str
+    inaccurate: list[str]  # models and why, in words
     skipped: int  # images
-    missing: int  # scores, for want of a saved map
-    missing_methods: list[str]
     noted: list[NotedMaps]
     probabilities: list[str]  # what to do about models whose outputs are not logits
     unlikely_inputs: list[str]  # what to do about images that hardly fit the normalization
@@ -212,7 +213,7 @@ def verdict(run: RunStatistics, site: Site, evidence: Evidence) -> Verdict | Non
         layer=standing.layer,
         leader=leader,
         badge=wording.badge(evidence, bool(against)),
-        recommendation=_recommendation(run, evidence, against),
+        recommendation=recommendation(run, evidence),
         maps=example_maps(run, site, evidence),
         ranked=len(evidence.ranked),
         rank=evidence.mean_rank(leader),
@@ -234,48 +235,21 @@ def verdict(run: RunStatistics, site: Site, evidence: Evidence) -> Verdict | Non
     )
 
 
-def recommendations(run: RunStatistics) -> list[str]:
-    """Say which method to use on each model, or why none can be recommended."""
-    evidences = [evidence for evidence in run.evidence if evidence.leader]
-    return [_recommendation(run, evidence, doubts(run, evidence)) for evidence in evidences]
-
-
-def _recommendation(run: RunStatistics, evidence: Evidence, against: Doubts) -> str:
-    return wording.recommendation(
-        evidence,
-        run.titles.__getitem__,
-        guessing=bool(against.guessing),
-        few=against.few is not None,
-        control=against.control,
-        random=bool(against.random),
-    )
-
-
 def warnings(run: RunStatistics, verdicts: list[Verdict]) -> Warnings:
     """Return what a reader must know before trusting the numbers; the template words it."""
-    failed = run.rows[run.rows["status"] == "failed"]
     skipped = run.rows[run.rows["status"] == "skipped"]
-    missing = run.rows[run.rows["status"] == "missing"]
-    used = [(v.model, key) for v in verdicts for key in used_keys(v.evidence)]
-    counts = [run.counts_of[of] for of in used] or list(run.counts_of.values())
-    fewest = min(counts, key=lambda c: c.independent) if counts else None
+    few = scarce(run)
     return Warnings(
         unfinished=len(run.unfinished),
         empty=not len(run.rows),
         controls=any(v.control and v.evidence.ranked_controls for v in verdicts),
         not_ranked=run.not_ranked,
         inapplicable=_inapplicable(run),
-        failed=len(failed),
-        failed_methods=list(dict.fromkeys(failed["method"])),
-        few_samples=fewest if fewest and fewest.independent < FEW_SAMPLES else None,
-        inaccurate=[
-            (model, correct, labelled)
-            for model, (correct, labelled) in run.accuracy.items()
-            if labelled and correct / labelled < LOW_ACCURACY
-        ],
+        lost=lost(run),
+        few=few,
+        few_text=wording.few(few, FEWEST_IMAGES_AND_GRIDS) if few else "",
+        inaccurate=inaccurate(run),
         skipped=skipped["sample"].nunique(),
-        missing=len(missing),
-        missing_methods=list(dict.fromkeys(missing["method"])),
         noted=_noted(run),
         probabilities=list(
             dict.fromkeys(m.output_advice for m in run.provenance.models if m.output_advice)
