@@ -74,6 +74,11 @@ def of_networks(evidence: Evidence | None) -> str:
     return f"On all networks of a kind that these {networks} were drawn from: {best}."
 
 
+LEADERBOARD_EXPLAINED = (
+    "Entries in bold may be the best; entries that share a letter cannot be told apart, by tests "
+    "of all pairs of a table at a joint level of 5 %."
+)
+NOT_CONCLUSIVE = "This is not conclusive:"
 NETWORKS_EXPLAINED = (
     "The first interval is for these networks and more images. The second is for a new network of "
     "the same kind: its mean score is there in 95 % of cases, if these networks were drawn from "
@@ -477,6 +482,47 @@ def needed(label: str, unit: str, typical: float, most: float | None = None) -> 
     if most is None:
         return text
     return f"{text} for a typical pair, {rounded(most)} for the pair that varies most"
+
+
+def protocols_agree(agreeing: int, contradicting: int, of: int) -> str:
+    """Say whether protocols agree about the order of methods.
+
+    Args:
+        agreeing: Pairs of protocols whose correlation is surely high.
+        contradicting: Pairs whose correlation is surely below 0.
+        of: Pairs that have a correlation.
+    """
+    if not of:
+        return "This cannot be told: by one of two protocols, all methods tie."
+    if agreeing == of:
+        return "Yes: all protocols agree." if of > 1 else "Yes."
+    agree = f"{agreeing} {'agrees' if agreeing == 1 else 'agree'}"
+    if contradicting and of == 1:
+        return "No: they contradict each other."
+    if contradicting:
+        verb = "contradicts" if contradicting == 1 else "contradict"
+        also = f" and {agree}" if agreeing else ""
+        return f"No: of {of} pairs of protocols, {contradicting} {verb} each other{also}."
+    if agreeing:
+        few = agree.replace(" agree", f" of {of} pairs of protocols agree", 1)
+        return f"In part: {few}; for the others this run cannot tell."
+    return "This run cannot tell: no interval is narrow enough."
+
+
+AGREEMENT_KINDS = {
+    "agreeing": "Agree",
+    "contradicting": "Contradict each other",
+    "unclear": "Undecided",
+    "undefined": "Without a correlation, since all methods tie by one of the two",
+}
+
+
+def agreement_explained(least: float) -> str:
+    """Say what it means that protocols agree or contradict each other."""
+    return (
+        f"Two protocols agree if the whole 95 % interval is above {least:g}, and contradict each "
+        "other if it is below 0; each interval is for its pair alone."
+    )
 
 
 def changes_ranking(choice: str, least: Estimate, same_from: float) -> str:

@@ -24,7 +24,7 @@ FAMILIES = {
     "attention": Family("#2c8fb5", "#93dcf7", "attention weights"),
     "intrinsic": Family("#3b3950", "#d9d6ea", "built into the model"),
     "yours": Family("#8d2a8a", "#e295dd", "defined by you"),
-    "control": Family("#6b6a70", "#a9a8b0", "never look at the model: a method should beat them"),
+    "control": Family("#6b6a70", "#a9a8b0", "never look at the model; methods should score better"),
     "other": Family("#4b5563", "#c0c7d2", "other"),
 }
 

@@ -11,6 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 import heatproof
+from heatproof.analysis import wording
 from heatproof.results.comparison_page import STYLE, page_templates, sha256_source
 from heatproof.results.leaderboard import Leaderboard, RunNote
 
@@ -37,6 +38,7 @@ def leaderboard_page(board: Leaderboard, out: Path) -> str:
         .get_template("leaderboard.html.j2")
         .render(
             board=board,
+            explained=wording.LEADERBOARD_EXPLAINED,
             overall=_overall(board),
             links={name: _link(note, out) for name, note in board.runs.items()},
             style=Markup(style),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from heatproof.analysis import wording
 from heatproof.analysis.agreement import AgreementMatrix
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
@@ -44,13 +45,20 @@ class Matrix:
         """All pairs."""
         return [*self.agreeing, *self.contradicting, *self.unclear, *self.undefined]
 
+    @property
+    def answer(self) -> str:
+        """Whether the protocols agree, in words."""
+        known = len(self.pairs) - len(self.undefined)
+        return wording.protocols_agree(len(self.agreeing), len(self.contradicting), known)
+
 
 @dataclass(frozen=True)
 class Content:
     """The content of the template."""
 
     by_model: dict[str, list[Matrix]]
-    agree: float
+    kinds: dict[str, str]  # of pairs, in words
+    explained: str
     controls: list[str]
 
 
@@ -68,7 +76,9 @@ def content(run: RunStatistics, site: Site) -> Content | None:
         by_model.setdefault(found.model, []).append(_matrix(site, found))
     if not by_model:
         return None
-    return Content(by_model, AGREE, run.controls(list(run.methods)))
+    controls = run.controls(list(run.methods))
+    explained = wording.agreement_explained(AGREE)
+    return Content(by_model, wording.AGREEMENT_KINDS, explained, controls)
 
 
 def _matrix(site: Site, found: AgreementMatrix) -> Matrix:

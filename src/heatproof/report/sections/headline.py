@@ -124,6 +124,7 @@ class Content:
     lead: list[str]  # sentences
     as_tabs: bool  # whether there are too many verdicts for one page
     explained: str
+    not_conclusive: str
     unused: str  # settings that do not count, in words
     warnings: Warnings
     unranked_models: list[str]
@@ -160,6 +161,7 @@ def content(run: RunStatistics, site: Site) -> Content:
         lead=_lead(run, verdicts),
         as_tabs=len(verdicts) > MOST_CARDS,
         explained=wording.EXPLAINED,
+        not_conclusive=wording.NOT_CONCLUSIVE,
         unused=wording.unused_settings(unused, run.setting_labels),
         warnings=warnings(run, verdicts),
         unranked_models=[s.model for s in run.standings if s.model not in ranked],
