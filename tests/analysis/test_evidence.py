@@ -172,3 +172,13 @@ def test_of_equal_methods_one_without_missing_scores_is_named_first():
     found = evidence_of({"zero": scores})
     assert found.ranked[0] == "c"
     assert found.leader == "a"
+
+
+def test_no_p_value_is_written_as_0():
+    assert [wording.p_value(p) for p in (0.0123, 0.001, 0.0005, np.nan)] == [
+        "0.012",
+        "0.001",
+        "< 0.001",
+        "–",
+    ]
+    assert "p < 0.001: the further" in wording.tradeoff(-0.9, 0.0001, 9, 8)

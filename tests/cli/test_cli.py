@@ -407,7 +407,7 @@ def test_the_accuracy_of_the_model_and_what_to_know_are_printed(tmp_path, spec):
     spec.write_text(yaml.safe_dump(config))
     out = call("run", spec, "-o", tmp_path / "other", "--no-report", code=3)
     assert "untrained classifies" in out
-    assert "the order of its classes and its preprocessing" in out
+    assert "the order of its classes and its preprocessing" in " ".join(out.split())
 
 
 def test_the_error_of_a_method_is_printed_in_one_line(tmp_path):

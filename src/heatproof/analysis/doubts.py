@@ -120,9 +120,9 @@ def lost(run: RunStatistics) -> list[str]:
     """Say how many scores failed, and how many are missing for want of a saved map."""
     found = []
     for status in ("failed", "missing"):
-        rows = run.rows[run.rows["status"] == status]
-        methods = list(dict.fromkeys(rows["method"]))
-        found += [wording.lost(status, len(rows), len(run.rows), methods)] if methods else []
+        of = run.rows.loc[run.rows["status"] == status, "method"]
+        methods = list(of.unique())
+        found += [wording.lost(status, len(of), len(run.rows), methods)] if methods else []
     return found
 
 

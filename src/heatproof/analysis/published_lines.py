@@ -147,6 +147,7 @@ class Comparison:
                     "protocol": line.entry.protocol,
                     "method": line.entry.method,
                     "published": line.entry.value,
+                    "published_spread": line.entry.spread,
                     "run": line.found.value,
                     "low": line.found.low,
                     "high": line.found.high,

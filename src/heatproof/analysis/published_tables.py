@@ -32,6 +32,12 @@ class Entry:
     spread: float = math.nan  # printed beside the value as ±
 
     @property
+    def printed(self) -> str:
+        """The number as the paper prints it."""
+        spread = f" ± {self.spread:.{self.digits}f}" if math.isfinite(self.spread) else ""
+        return f"{self.value:.{self.digits}f}{spread}"
+
+    @property
     def rounding(self) -> float:
         """Half of the last printed digit."""
         return 0.5 * 10**-self.digits

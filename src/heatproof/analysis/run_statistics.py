@@ -185,9 +185,9 @@ class RunStatistics(Run):
                 return ""
             return (
                 f"after normalization, the images of {self.titles[model]} have mean {mean:.2f} and "
-                f"standard deviation {std:.2f}, which should be near 0 and 1: check mean and std "
-                f"of the model ({facts.normalization}), and whether images are normalized twice or "
-                "not at all"
+                f"standard deviation {std:.2f}, which are near 0 and 1 for most networks (B-cos "
+                "networks see images as they are): check mean and std of the model "
+                f"({facts.normalization}), and whether images are normalized twice or not at all"
             )
         return ""
 

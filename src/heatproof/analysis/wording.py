@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_NAMES = 6
+LEAST_P = 0.001  # that is written as a number
 MOST_DIGITS = 6  # after the point
 Labels = Mapping[Key, str]
 CHECK_MODEL = "check its weights, the order of its classes and its preprocessing"
@@ -462,6 +463,13 @@ def best_two(tests: PairedTests, i: int, j: int, unit: str, real: str = "") -> s
     return text
 
 
+def p_value(p: float) -> str:
+    """Write a p-value; no test has shown one of 0."""
+    if not math.isfinite(p):
+        return "–"
+    return f"{p:.3f}" if p >= LEAST_P else f"< {LEAST_P}"
+
+
 def rounded(count: float) -> str:
     """Write a number of images with two significant digits, as it is an estimate."""
     digits = max(0, len(f"{count:.0f}") - 2)
@@ -670,11 +678,10 @@ def tradeoff(correlation: float, p: float, baselines: int, fewest: int) -> str:
         return f"{number}; {fewest} or more are needed to test for a trend"
     if p > 0.05:
         return f"{number}, p = {p:.2f}: no significant trend"
+    written = f"p = {p_value(p)}".replace("= <", "<")
     if correlation < 0:
-        return (
-            f"{number}, p = {p:.3f}: the further out of distribution, the less information is left"
-        )
-    return f"{number}, p = {p:.3f}: the further out of distribution, the more information is left"
+        return f"{number}, {written}: the further out of distribution, the less information is left"
+    return f"{number}, {written}: the further out of distribution, the more information is left"
 
 
 def off_the_line(below: Sequence[str], above: Sequence[str]) -> str:

@@ -369,7 +369,7 @@ def print_comparison(comparison: Comparison, run: RunStatistics) -> None:
         interval = f"{line.found.low:.{digits}f} … {line.found.high:.{digits}f}"
         shown.add_row(
             escape(line.entry.row),
-            f"{line.entry.value:.{digits}f}",
+            line.entry.printed,
             f"{line.found.value:.{digits}f}",
             NONE if pd.isna(line.found.low) else interval,
             wording.estimate(line.difference, digits),
@@ -399,7 +399,7 @@ def print_run_comparison(comparison: RunComparison) -> None:
         "a": "right",
         "b": "right",
         "difference": "right",
-        "95 % interval": "right",
+        "joint 95 %": "right",
         "p": "right",
         "n": "right",
     }
@@ -412,7 +412,7 @@ def print_run_comparison(comparison: RunComparison) -> None:
                 *(NONE if pd.isna(line[k]) else f"{line[k]:.3f}" for k in ("a", "b")),
                 NONE if pd.isna(line["difference"]) else f"{line['difference']:+z.3f}",
                 NONE if pd.isna(line["low"]) else interval,
-                NONE if pd.isna(line["p"]) else f"{line['p']:.3f}",
+                wording.p_value(line["p"]),
                 str(line["n"]),
                 style="bold" if line["p"] <= LEVEL else None,
             )

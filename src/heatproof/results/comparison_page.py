@@ -82,6 +82,7 @@ def page_templates() -> Environment:
     )
     pages.filters |= {
         "num": _number,
+        "p_value": wording.p_value,
         "signed": _signed,
         "interval": _interval,
         "bar": _bar,

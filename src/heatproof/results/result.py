@@ -188,7 +188,7 @@ class Result(RunStatistics):
 
         A control without one, such as a constant map, which ranks nothing, is no surprise.
         """
-        has_score = set(self.rows.loc[self.rows["status"] == "ok", "method"])
+        has_score = self.rows.loc[self.rows["status"] == "ok", "method"].unique()
         lost = self.rows[~self.rows["method"].isin(has_score)]
         expected = lost["method"].isin(self.controls(list(self.methods)))
         lost = lost[~(expected & (lost["status"] == "undefined"))]

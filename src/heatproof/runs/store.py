@@ -421,6 +421,8 @@ class Store(RunDirectory):
         for task, table in zip(plan.tasks, tables, strict=True):
             if table is not None and self._has_new_samples(task, seen):
                 builder.add(table, task.records)
+        del tables
+        pa.default_memory_pool().release_unused()
         return builder.frame()
 
     def _has_new_samples(self, task: TaskFacts, seen: dict[tuple[str, str], set[str]]) -> bool:
