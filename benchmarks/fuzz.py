@@ -5,8 +5,8 @@
 
 prints a table: the cases, and how many were refused (`HeatproofError`), accepted, ended in another
 exception (tracebacks), or took longer than the time limit (hangs), and the memory of the process.
-It fails if there are tracebacks or hangs, and prints one of each sort; ``--seed`` and the number of
-the case reproduce it. The tests run some cases of every kind.
+It fails if there are tracebacks, hangs or messages that quote without end, and prints one of each
+sort; ``--seed`` and the number of the case reproduce it. The tests run some cases of every kind.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from heatproof.runs.sealed import seal
 from heatproof.runs.store import Store
 
 LIMIT = 10.0  # seconds that one case may take
+LONGEST_MESSAGE = 5000  # characters of an error; what it quotes is shortened
 GOOD = {
     "models": ["paperbirds/resnet", {"train": "paperbirds/resnet18", "seed": [1, 2], "as": "mine"}],
     "data": {"name": "paperbirds:test", "limit": 8},
@@ -437,6 +438,9 @@ def fuzz(kind: str, cases: int, seed: int, folder: Path, limit: float = LIMIT) -
             except HeatproofError as error:
                 count.refused += 1
                 count.longest_message = max(count.longest_message, len(str(error)))
+                if count.longest_message > LONGEST_MESSAGE:
+                    where = traceback.format_exc(limit=-6, chain=False)[:4000]
+                    count.examples.setdefault("message", f"{kind} {number}: a long text, {where}")
             except TimeIsUp:
                 count.hangs += 1
                 where = traceback.format_exc(limit=-6)

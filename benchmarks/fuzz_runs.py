@@ -1,8 +1,10 @@
 """Runs of a stranger: changed in one place, with every checksum as it should be.
 
 Whoever makes up a run can also seal it. So all commands that read a run get runs in which a JSON
-file, the rows, the tensors or the timings of a task were changed and sealed again; a manifest may
-be made to fit what was changed.
+file, the rows, the tensors or the timings of a task, what was prepared for a run, or a part of an
+unfinished task were changed and sealed again; a manifest may be made to fit what was changed. There
+are three: a run with scores, curves, grids and maps, one that dropped methods in rounds, and one
+that was interrupted. They are also continued, as a user would who has received one.
 """
 
 from __future__ import annotations
@@ -22,15 +24,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 import heatproof as hp
 from heatproof.cli.group import main
 from heatproof.errors import HeatproofError
+from heatproof.execute import blocks
 from heatproof.report.serve import LiveReport
+from heatproof.results.published import record_same_as
 from heatproof.runs.format import hashed_name
 from heatproof.runs.integrity import check
+from heatproof.runs.part_files import PartFiles
 from heatproof.runs.sealed import seal, unseal
 from heatproof.runs.store import Store
 
@@ -38,53 +43,119 @@ Mutate = Callable[[random.Random, Any], Any]
 TEXTS = ["", "\0", "\x1b[2J", "\u202e", "x" * 70_000, "nothing", "ok", "<script>", "a\nb"]
 NUMBERS = [float("nan"), float("inf"), -1e308, 1e308, -1.0, 0.0, 7.5]
 INTEGERS = [-1, 0, 5, 2**31 - 1, -(2**31)]
-COMMANDS = ["report", "compare", "leaderboard", "figure", "table", "serve", "check", "merge"]
+COMMANDS = ["report", "compare", "leaderboard", "figure", "table", "serve", "check", "merge", "run"]
+ORIGINALS: dict[str, dict[str, Any]] = {
+    "whole": {
+        "methods": ["ixg", "gradcam", "random"],
+        "protocols": [
+            *("sds(patches=4)", "sds(patches=4, baseline=mean)", "soundness"),
+            *("deletion(steps=4)", "gridpg(grids=1)"),
+        ],
+        "limit": 6,
+    },
+    "decided": {
+        "methods": ["ixg", "saliency", "random"],
+        "protocols": ["sds(patches=4)"],
+        "limit": 48,
+        "decide": True,
+        "keep_maps": 0,
+    },
+    "unfinished": {
+        "methods": ["ixg", "extremal(steps=6)", "random"],
+        "protocols": ["sds(patches=4)", "soundness(step=0.5)"],
+        "limit": 6,
+    },
+}
 
 
-def make_original(out: Path) -> None:
-    """Write a small run with scores, curves, grids and stored maps."""
-    protocols = ["sds(patches=4)", "soundness", "deletion(steps=4)", "gridpg(grids=1)"]
-    methods = ["ixg", "gradcam", "random"]
-    hp.evaluate("paperbirds/resnet", "paperbirds:test", methods, protocols, limit=6, out=out)
+def make_original(name: str, out: Path) -> None:
+    """Write one of the runs that are changed."""
+    if name == "unfinished":
+        _interrupt(out)
+        return
+    result = _evaluate(name, out)
+    if name == "whole":
+        record_same_as(result, ["hesse2024:resnet50"], "--as")
+
+
+def _evaluate(name: str, out: Path) -> hp.Result:
+    """Compute an original, or continue it."""
+    arguments = ORIGINALS[name]
+    return hp.evaluate("paperbirds/resnet", "paperbirds:test", **arguments, out=out)
+
+
+class _Interrupted(BaseException):
+    """Ends a run as a signal does."""
+
+
+def _interrupt(out: Path) -> None:
+    """Write a run that was interrupted when it had written some parts."""
+    write, interval = PartFiles.write, blocks.PART_SECONDS
+    written = 0
+
+    def write_some(*arguments: Any) -> Path:
+        nonlocal written
+        written += 1
+        if written > 6:
+            raise _Interrupted
+        return write(*arguments)
+
+    blocks.PART_SECONDS, PartFiles.write = 0.0, write_some  # type: ignore[method-assign]
+    try:
+        with suppress(_Interrupted):
+            _evaluate("unfinished", out)
+    finally:
+        blocks.PART_SECONDS, PartFiles.write = interval, write  # type: ignore[method-assign]
 
 
 def sealed_run(rng: random.Random, folder: Path, mutate: Mutate) -> Callable[[], object]:
     """Return a case: a run that was changed and sealed again, given to a command."""
-    original = folder.parent / "stranger"
-    if not original.exists():
-        make_original(original)
+    originals = folder.parent / "strangers"
+    for name in ORIGINALS:
+        if not (originals / name).exists():
+            make_original(name, originals / name)
+    name = rng.choice(["whole", "whole", "whole", "decided", "unfinished", "unfinished"])
     run = folder / "run"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(original, run)
-    kind = rng.choice(["json", "json", "rows", "rows", "tensors", "tensors", "timings"])
+    shutil.copytree(originals / name, run)
+    kind = rng.choice([kind for kind in KINDS if kind == "json" or any(run.glob(f"{kind}/**/*.*"))])
     for _ in range(rng.choice((1, 1, 2))):
-        with suppress(pa.ArrowException, TypeError):  # what was changed cannot be changed again
+        with suppress(
+            pa.ArrowException, SafetensorError, TypeError
+        ):  # what was changed cannot be changed again
             CHANGES[kind](rng, run, mutate)
-    command = rng.choice(COMMANDS)
-    return partial(_use, command, run, original, folder)
+    is_continued = kind in ("prepared", "parts") and rng.random() < 0.7
+    command = "run" if is_continued else rng.choice(COMMANDS)
+    return partial(_use, command, run, name, originals / "whole", folder)
 
 
-def _use(command: str, run: Path, original: Path, folder: Path) -> None:
+def _use(command: str, run: Path, name: str, other: Path, folder: Path) -> None:
     """Load a run, and give it to a command; raises HeatproofError if it is refused."""
     findings = check(Store(run)).findings
     try:
         result = hp.Result.load(run)
         str(result), repr(result), result.scores
     except HeatproofError:
-        assert findings, "it is refused, but check finds nothing"
-        raise
+        assert findings or name == "unfinished", "it is refused, but check finds nothing"
+        if command != "run":
+            raise
     arguments = {
         "report": [run, "-o", folder / "report"],
-        "compare": [original, run],
-        "leaderboard": [run, original],
+        "compare": [other, run],
+        "leaderboard": [run, other],
         "table": [run, "ranking"],
         "figure": [run, "ranking", "-o", folder / "figure.svg"],
         "check": [run],
     }
-    if command == "serve":
+    if command == "run":
+        _evaluate(name, run)
+        new = {finding.path for finding in check(Store(run)).findings}
+        new -= {finding.path for finding in findings}  # nothing reads what is not needed any more
+        assert not new, f"it was continued, and check finds {new}"
+    elif command == "serve":
         LiveReport(run, folder / "served").refresh()
     elif command == "merge":
-        hp.merge([run, original], out=folder / "merged")
+        hp.merge([run, other], out=folder / "merged")
     else:
         _command([command, *map(str, arguments[command])])
 
@@ -101,13 +172,16 @@ def _command(arguments: list[str]) -> None:
 
 
 def _change_json(rng: random.Random, run: Path, mutate: Mutate) -> None:
-    names = ["plan.json", "plan.json", "provenance.json", "spec.json", "task", "origin"]
-    name = rng.choice(names)
+    single = [path.name for path in sorted(run.glob("*.json"))]
+    name = rng.choice([*single, "plan.json", "task", "origin"])
     if name == "origin":
         path = rng.choice(sorted(run.glob("provenance/*.json")))
         _write_hashed(path, _changed(rng, path.read_bytes(), mutate))
         return
-    path = rng.choice(sorted(run.glob("tasks/*.json"))) if name == "task" else run / name
+    tasks = sorted(run.glob("tasks/*.json"))
+    path = rng.choice(tasks) if name == "task" and tasks else run / name
+    if name == "task" and not tasks:
+        path = run / "plan.json"
     path.write_bytes(seal(_changed(rng, unseal(path.read_bytes()), mutate)))
 
 
@@ -184,14 +258,30 @@ def _change_rows(rng: random.Random, run: Path, mutate: Mutate) -> None:
 
 def _change_tensors(rng: random.Random, run: Path, mutate: Mutate) -> None:
     path = rng.choice(sorted(run.glob("tensors/*")))
+    _replace(rng, run, path, _changed_tensors(rng, path, mutate))
+
+
+def _change_prepared(rng: random.Random, run: Path, mutate: Mutate) -> None:
+    path = rng.choice(sorted(run.glob("prepared/*")))
+    _write_hashed(path, _changed_tensors(rng, path, mutate))
+
+
+def _change_parts(rng: random.Random, run: Path, mutate: Mutate) -> None:
+    path = rng.choice(sorted(run.glob("parts/*/*")))
+    _write_hashed(path, _changed_tensors(rng, path, mutate))
+
+
+def _changed_tensors(rng: random.Random, path: Path, mutate: Mutate) -> bytes:
     with safe_open(path, "pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        metadata = file.metadata()
+        metadata = file.metadata() or {}
     key = rng.choice(sorted(tensors))
     values = tensors[key]
-    change = rng.randrange(8)
+    change = rng.randrange(9)
+    if change == 8 and values.dtype != torch.uint8:
+        change = 3
     if change == 0:
-        tensors[key] = values[: rng.randrange(len(values) + 1)]
+        tensors[key] = values[: rng.randrange(len(values) + 1)] if values.ndim else values + 1
     elif change == 1:
         tensors[key] = values.flatten()
     elif change == 2:
@@ -207,10 +297,15 @@ def _change_tensors(rng: random.Random, run: Path, mutate: Mutate) -> None:
     elif change == 6:
         name = rng.choice([*TEXTS[2:], key.replace("curve", "map"), json.dumps({"kind": "logits"})])
         tensors[name] = values.clone()
-    else:
+    elif change == 7 and metadata:
         entry = rng.choice(sorted(metadata))
         metadata[entry] = _changed(rng, metadata[entry].encode(), mutate).decode("utf-8", "replace")
-    _replace(rng, run, path, save({k: v.contiguous() for k, v in tensors.items()}, metadata))
+    elif change == 8:  # bytes of images or of a table
+        flat = values.flatten().clone()
+        for _ in range(rng.choice((1, 4, 20))):
+            flat[rng.randrange(len(flat))] = rng.randrange(256)
+        tensors[key] = flat.reshape(values.shape)
+    return save({k: v.contiguous() for k, v in tensors.items()}, metadata)
 
 
 def _change_timings(rng: random.Random, run: Path, mutate: Mutate) -> None:
@@ -223,12 +318,18 @@ CHANGES = {
     "rows": _change_rows,
     "tensors": _change_tensors,
     "timings": _change_timings,
+    "prepared": _change_prepared,
+    "parts": _change_parts,
 }
+KINDS = [*CHANGES, "json", "rows", "tensors"]
 
 
 def _write_hashed(path: Path, content: bytes) -> Path:
+    """Replace a file whose name has its hash, before the suffix, by another content."""
     path.unlink()
-    new = path.with_name(f"{hashlib.sha256(content).hexdigest()[:16]}.json")
+    digest = hashlib.sha256(content).hexdigest()
+    before = path.name.split(".")[:-2]
+    new = path.with_name(".".join([*before, digest[:16], path.suffix[1:]]))
     new.write_bytes(content)
     return new
 

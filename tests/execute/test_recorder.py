@@ -1,18 +1,24 @@
 """Parts of unfinished tasks, also those of two processes that have computed the same task."""
 
+import hashlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from torch import nn
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
 
 import heatproof as hp
 from heatproof.execute import blocks as cut
 from heatproof.execute import recorder
 from heatproof.execute.recorder import Recorder
 from heatproof.execute.restore import restore_parts
+from heatproof.runs.integrity import check
+from heatproof.runs.store import Store
 
 METHODS = ["ixg", "gradcam", "random"]
 PROTOCOLS = ["sds(patches=4)", "deletion(steps=4)"]
@@ -91,3 +97,63 @@ def test_a_task_that_was_interrupted_twice_reads_all_its_parts(tmp_path, monkeyp
     monkeypatch.setattr(recorder, "restore_parts", restore_and_note)
     assert_same(evaluate(tmp_path / "run"), expected)
     assert restored == [path.name for path in second]
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Tensor], dict[str, str]], None]) -> None:
+    """Change what a part holds, and seal it again, as whoever makes up a run can."""
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = dict(file.metadata())
+    change(tensors, metadata)
+    content = save(tensors, metadata)
+    path.unlink()
+    digest = hashlib.sha256(content).hexdigest()
+    path.with_name(f"{path.name[:5]}.{digest[:16]}.safetensors").write_bytes(content)
+
+
+def widened(tensors, metadata):
+    for name, values in tensors.items():
+        if '"shared"' in name:
+            tensors[name] = values.repeat(1, 2)
+
+
+def of_other_samples(tensors, metadata):
+    name = next(name for name in tensors if name != "rows")
+    tensors[name] = tensors[name].repeat(9, *[1] * (tensors[name].ndim - 1))
+
+
+def of_other_types(tensors, metadata):
+    tensors["rows"] = tensors["rows"].to(torch.bfloat16)
+
+
+def not_whole(tensors, metadata):
+    tensors["rows"] = tensors["rows"][:-20].clone()
+
+
+def by_nobody(tensors, metadata):
+    metadata["notes"] = metadata["notes"].replace('"origin":"', '"origin":"no digest')
+
+
+@pytest.mark.parametrize(
+    ("change", "is_found"),
+    [
+        (widened, False),  # only what is computed with it shows that it does not go with it
+        (of_other_samples, True),
+        (of_other_types, True),
+        (not_whole, True),
+        (by_nobody, True),
+    ],
+)
+def test_parts_that_no_run_writes_are_set_aside(tmp_path, monkeypatch, change, is_found):
+    expected = evaluate(tmp_path / "expected")
+    for part in interrupt(monkeypatch, tmp_path / "run", 3):  # of the first batch of two
+        rewritten(part, change)
+    found = check(Store(tmp_path / "run")).findings
+    assert bool(found) == is_found
+    if is_found:
+        result = evaluate(tmp_path / "run")
+    else:
+        with pytest.warns(UserWarning, match="the task begins anew, without what was computed"):
+            result = evaluate(tmp_path / "run")
+    assert_same(result, expected)
+    assert any((tmp_path / "run" / "damaged" / "parts").rglob("*.safetensors"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,6 @@ from torch import Tensor
 from heatproof.data.catalog import Batch
 from heatproof.execute import blocks as cut
 from heatproof.execute.kept_tensors import kept_tensors
-from heatproof.execute.part_files import Part, PartFiles, one_after_the_other
 from heatproof.execute.restore import restore_parts, stored_shared
 from heatproof.execute.rows import RowBuilder
 from heatproof.files import content_hash
@@ -37,6 +37,7 @@ from heatproof.plan.tasks import Plan, Records, Task
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import Shared
 from heatproof.runs.format import BlockKey, PartNotes, PreparedKey, TensorKey, TimingKey, Timings
+from heatproof.runs.part_files import Part, PartFiles, one_after_the_other
 from heatproof.runs.provenance import origin_of
 from heatproof.runs.store import Store
 from heatproof.scoring.block import Block
@@ -44,6 +45,7 @@ from heatproof.scoring.evaluation import Evaluation
 from heatproof.scoring.outcomes import Failure, Outcomes
 from heatproof.scoring.prepared import PreparedKind, PreparedTensors
 from heatproof.scoring.score_batch import CleanPass, NativeMaps, Steps, compute_steps
+from heatproof.text import clip
 
 T = TypeVar("T")
 
@@ -127,6 +129,7 @@ class Recorder(Steps):
         self._maps = restored.maps  # of slow methods, until all are there
         self._states: dict[BlockKey, Tensor] = {}  # of the optimisation that is going on
         self._restored = restored
+        self._parts_read = [part.name for part in parts]
         self._known = [part.name for part in parts]  # parts that were read or written
         self._stored_shared = stored_shared(self._store, task, self._batch.ids, self.batch_size)
         self._prepared = StoredTensors(task, self._store)
@@ -140,6 +143,24 @@ class Recorder(Steps):
         self.clear()
         self.batch_size = batch_size
         self._begin([])
+
+    def set_parts_aside(self, error: BaseException) -> bool:
+        """Begin anew without the parts that were read; return whether there were any.
+
+        Somebody else can make up a part with what is not computed here, such as maps of another
+        size.
+        """
+        if not self._parts_read:
+            return False
+        reason = clip(f"{error}".partition("\n")[0])
+        warnings.warn(
+            f"{self._task.subject.title}: the task begins anew, without what was computed before, "
+            f"which does not go with what is computed now ({reason})",
+            stacklevel=2,
+        )
+        self._files.set_aside(self._parts_read, reason)
+        self._begin([])
+        return True
 
     def clear(self) -> None:
         """Delete the parts."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from torch import Tensor
 
-from heatproof.execute.part_files import Part
 from heatproof.execute.rows import rows_of
 from heatproof.methods.notes import MapNotes
 from heatproof.plan.tasks import Task
 from heatproof.runs.format import BlockKey, TensorKey, TimingKey
+from heatproof.runs.part_files import Part
 from heatproof.runs.store import Store
 from heatproof.scoring.score_batch import NativeMaps
 

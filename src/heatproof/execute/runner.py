@@ -116,6 +116,15 @@ def execute_task(plan: Plan, store: Store, task: Task, pace: Pace, watcher: Watc
         run_task(plan, store, open_task, task.load(), pace, watcher)
 
 
+def is_unexpected(error: BaseException) -> bool:
+    """Return whether an error is neither an interruption nor one that is explained to users."""
+    return (
+        isinstance(error, Exception)
+        and not isinstance(error, HeatproofError)
+        and not is_out_of_memory(error)
+    )
+
+
 def find_open_tasks(plan: Plan, store: Store) -> list[OpenTask]:
     """Return the tasks of a plan that are not finished, as the manifests say.
 
@@ -155,6 +164,8 @@ def run_task(
             commit_task(store, task, missing, batch, recorder)
             break
         except BaseException as error:  # also an interruption
+            if is_unexpected(error) and recorder.set_parts_aside(error):
+                continue
             if is_out_of_memory(error) and recorder.batch_size > 1:
                 recorder.restart(recorder.batch_size // 2)
                 continue

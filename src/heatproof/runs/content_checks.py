@@ -7,6 +7,7 @@ not depend on what the file claims: sizes come first. All raise ValueError with 
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ from heatproof.protocols.base import stored_protocol
 from heatproof.runs.columns import ROW_SCHEMA, TEXT_COLUMNS
 from heatproof.runs.format import (
     SHARD_SIZE,
+    BlockKey,
+    PartNotes,
     PlanFile,
     ProtocolFacts,
     Provenance,
@@ -42,8 +45,10 @@ SUBJECT = ("model", "method", "protocol", "setting", "baseline")  # of a record
 STATUSES = {"ok", "undefined", "failed", "missing", "n/a", "skipped"}
 # Number of axes of a stored tensor by its kind, and whether it is of all samples of the task.
 AXES = {"logits": 2, "channel_peaks": 2, "images": 4, "map": 3, "map_scale": 1, "curve": 2}
+AXES |= {"native": 3}  # of parts alone
 OF_ALL_SAMPLES = {"logits", "channel_peaks", "curve"}
 FLOATS = {"F16", "F32", "F64"}
+ShapeAndType = tuple[tuple[int, ...], str]  # of a tensor, as safetensors has them
 
 
 class Rows(NamedTuple):
@@ -62,8 +67,52 @@ def check_rows(path: Path, manifest: TaskManifest) -> Rows:
         for status, count in group.rows.items()
     }
     _check_counts(manifest)
-    check_pages(path, sum(expected.values()), ROW_SCHEMA.names)
-    table = read_coded_rows(path)
+    with path.open("rb") as file:
+        check_pages(file, sum(expected.values()), ROW_SCHEMA.names)
+        columns = _check_columns(read_coded_rows(path))
+    found = _count_pairs(columns["record"], columns["status"])
+    if found != {pair: count for pair, count in expected.items() if count}:
+        raise ValueError("its records and states are not those of its manifest")
+    _, first = np.unique(columns["record"][0], return_index=True)
+    of_record = {
+        columns["record"][1][columns["record"][0][row]]: {
+            name: columns[name][1][columns[name][0][row]] for name in SUBJECT
+        }
+        for row in first
+    }
+    return Rows(tuple(columns["sample"][1]), of_record)
+
+
+def check_part(notes: PartNotes, rows: bytes, shapes: Mapping[BlockKey, ShapeAndType]) -> None:
+    """Check what a part of an unfinished task holds.
+
+    Args:
+        notes: Its notes.
+        rows: The content of a Parquet file with its rows.
+        shapes: The shape and type of each tensor.
+    """
+    samples = len(notes.ids)
+    if samples > SHARD_SIZE or len(set(notes.ids)) < samples:
+        raise ValueError("its samples are too many, or listed twice")
+    file = io.BytesIO(rows)
+    check_pages(file, None, ROW_SCHEMA.names)
+    columns = _check_columns(read_coded_rows(file))
+    if set(columns["sample"][1]) - set(notes.ids):
+        raise ValueError("it has rows of other samples")
+    for (start, key), (shape, kind) in shapes.items():
+        if key.kind == "state":
+            continue  # only the method knows what it is
+        if not shape or start < 0 or start + shape[0] > samples:
+            raise ValueError(f"its {key.kind} {key.name or key.method} are of other samples")
+        _check_shape(key, (samples, *shape[1:]), kind, samples)
+        noted = notes.map_notes.get(BlockKey(start, key).encode(), ([], []))
+        if key.kind == "native" and {len(texts) for texts in noted} != {shape[0]}:
+            raise ValueError("it has maps without notes")
+    check_timings(notes.timings)
+
+
+def _check_columns(table: pa.Table) -> dict[str, tuple[np.ndarray, list[str]]]:
+    """Check the values of rows, and return the columns of texts: codes, and each text once."""
     for name in ROW_SCHEMA.names:
         if name != "target" and table[name].null_count:
             raise ValueError(f"its column {name} has nulls")
@@ -74,9 +123,6 @@ def check_rows(path: Path, manifest: TaskManifest) -> Rows:
     statuses = columns["status"][1]
     if set(statuses) - STATUSES:
         raise ValueError("its column status has values that there are not")
-    found = _count_pairs(columns["record"], columns["status"])
-    if found != {pair: count for pair, count in expected.items() if count}:
-        raise ValueError("its records and states are not those of its manifest")
     _check_unique(columns)
     if pc.min(table["target"]).as_py() is not None and pc.min(table["target"]).as_py() < 0:
         raise ValueError("its column target has negative classes")
@@ -86,14 +132,7 @@ def check_rows(path: Path, manifest: TaskManifest) -> Rows:
         raise ValueError("its column value has infinite scores")
     if np.isfinite(values[~is_ok]).any():
         raise ValueError("its column value has scores of samples that have none")
-    _, first = np.unique(columns["record"][0], return_index=True)
-    of_record = {
-        columns["record"][1][columns["record"][0][row]]: {
-            name: columns[name][1][columns[name][0][row]] for name in SUBJECT
-        }
-        for row in first
-    }
-    return Rows(tuple(columns["sample"][1]), of_record)
+    return columns
 
 
 def check_planned(rows: Rows, task: TaskFacts, plan: PlanFile) -> None:

@@ -492,8 +492,8 @@ class PartNotes(Content):
 
     content: TaskContent
     ids: list[str]
-    batch_size: int
-    origin: str
+    batch_size: Annotated[int, Field(ge=1, lt=2**31)]
+    origin: Annotated[str, Field(pattern=r"^[0-9a-f]+$")]
     map_notes: dict[str, tuple[list[str], list[str]]]
     timings: Timings
     after: list[str]

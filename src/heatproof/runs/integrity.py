@@ -28,10 +28,17 @@ from heatproof.runs.format import (
     name_hash,
     to_json,
 )
+from heatproof.runs.part_files import read_part
 from heatproof.runs.race_file import RaceFile
 from heatproof.runs.sealed import is_older, parse_json, read_sealed, read_spec, reason_of, seal
 from heatproof.runs.store import RUN_NAMES, Store
-from heatproof.runs.task_files import make_manifest, read_rows, read_tensors, read_timings
+from heatproof.runs.task_files import (
+    decode_prepared,
+    make_manifest,
+    read_rows,
+    read_tensors,
+    read_timings,
+)
 
 HASHING_THREADS = 8  # that hash files; hashing leaves Python's lock alone
 MISSING = "it is missing"
@@ -312,9 +319,15 @@ def _other_findings(store: Store) -> Iterable[Finding]:
     for path in sorted(paths.folder("provenance").glob("*")):
         if store.origin(path.stem) is None or path.suffix != ".json":
             yield Finding(path, store.damage.get(path, FOREIGN))
-    hashed = [*paths.folder("prepared").glob("*"), *paths.folder("parts").glob("*/*")]
-    for path in sorted(hashed):
+    hashed = [(path, _check_prepared) for path in paths.folder("prepared").glob("*")]
+    hashed += [(path, read_part) for path in paths.folder("parts").glob("*/*")]
+    for path, read in sorted(hashed, key=lambda found: found[0]):
         problem = FOREIGN if name_hash(path.name) is None else store.problem_of(path)
+        if not problem:
+            try:
+                read(path)
+            except ValueError as error:
+                problem = str(error).partition("\n")[0]
         if problem and not path.name.startswith(TEMP_PREFIX):
             yield Finding(path, problem)
     for folder in (*SUFFIXES, "tasks"):
@@ -322,6 +335,10 @@ def _other_findings(store: Store) -> Iterable[Finding]:
             known = path.suffix == ".json" if folder == "tasks" else name_hash(path.name)
             if not known and not path.name.startswith(TEMP_PREFIX):
                 yield Finding(path, FOREIGN)
+
+
+def _check_prepared(path: Path) -> None:
+    decode_prepared(path.read_bytes())
 
 
 def _files(store: Store) -> list[Path]:

@@ -7,10 +7,9 @@ by the format's own rules (Thrift's compact protocol), and compared with the row
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Collection
 from contextlib import suppress
-from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -27,33 +26,36 @@ _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = (
 )
 
 
-def check_pages(path: Path, rows: int, columns: Collection[str]) -> None:
+def check_pages(file: BinaryIO, rows: int | None, columns: Collection[str]) -> None:
     """Check that a file has some rows, and that its columns unpack to a bounded size.
 
     Args:
-        path: The file.
-        rows: The number of rows that it must have.
+        file: The file.
+        rows: The number of rows that it must have; None if nothing says it.
         columns: The columns that will be read.
 
     Raises:
         ValueError: If it claims anything else.
     """
     try:
-        size = os.path.getsize(path)
-        with path.open("rb") as file:
-            file.seek(max(0, size - 8))
-            footer = int.from_bytes(file.read(4), "little")
-            if footer > min(MOST_FOOTER, size):
-                raise ValueError("its footer is too large")
-            _check_footer(pq.read_metadata(path), file, size, rows, columns)
+        size = file.seek(0, io.SEEK_END)
+        file.seek(max(0, size - 8))
+        footer = int.from_bytes(file.read(4), "little")
+        if footer > min(MOST_FOOTER, size):
+            raise ValueError("its footer is too large")
+        _check_footer(pq.read_metadata(file), file, size, rows, columns)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(str(error).partition("\n")[0]) from None
 
 
 def _check_footer(
-    metadata: pq.FileMetaData, file: BinaryIO, size: int, rows: int, columns: Collection[str]
+    metadata: pq.FileMetaData,
+    file: BinaryIO,
+    size: int,
+    rows: int | None,
+    columns: Collection[str],
 ) -> None:
-    if metadata.num_rows != rows:
+    if rows is not None and metadata.num_rows != rows:
         raise ValueError(f"it has {metadata.num_rows:,} rows, but its manifest {rows:,}")
     if metadata.num_row_groups > MOST_GROUPS:
         raise ValueError("it has too many groups of rows")

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 import pyarrow as pa
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from heatproof.errors import HeatproofError, join_limited
@@ -72,6 +72,7 @@ from heatproof.runs.sealed import (
 )
 from heatproof.runs.task_files import (
     TaskTensors,
+    decode_prepared,
     encode_files,
     make_manifest,
     read_coded_rows,
@@ -566,14 +567,18 @@ class Store(RunDirectory):
         for path in self.paths.prepared(key):
             content = path.read_bytes()
             digest = hashlib.sha256(content).hexdigest()
+            problem = "its content does not match its checksum"
             if digest.startswith(name_hash(path.name) or "none"):
-                return load(content)
-            self.set_aside([path], "its content does not match its checksum")
+                try:
+                    return decode_prepared(content)
+                except ValueError as error:
+                    problem = str(error)
+            self.set_aside([path], problem)
             warnings.warn(f"{path} was damaged; it is computed anew", stacklevel=2)
         tensors = {name: tensor.cpu().contiguous() for name, tensor in compute().items()}
         content = save(tensors)
         self.write_hashed(self.paths.folder("prepared"), key.digest, ".safetensors", content)
-        return load(content)
+        return decode_prepared(content)
 
 
 def methods_of_run(directory: Path) -> list[Any]:

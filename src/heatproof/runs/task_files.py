@@ -6,12 +6,13 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from heatproof.runs.columns import ROW_SCHEMA, TEXT_COLUMNS, with_all_columns
@@ -33,6 +34,7 @@ SAMPLES_ENTRY = "samples"  # the metadata entries of a tensor file: its notes,
 CONTENT_ENTRY = "content"  # what it belongs to,
 ORIGINS_ENTRY = "origins"  # and what computed which record
 _ORIGINS = TypeAdapter(dict[str, list[str]])
+Rows = Path | BinaryIO  # a Parquet file, or its content
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,18 @@ def encode_files(rows: pa.Table, kept: TaskTensors, timings: Timings) -> dict[Fi
         CONTENT_ENTRY: kept.content.model_dump_json(),
         ORIGINS_ENTRY: json.dumps(kept.origins),
     }
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows.combine_chunks(), sink, compression="zstd")
     return {
         "tensors": save_ordered(encoded, notes),
         "timings": to_json(timings),
-        "rows": sink.getvalue().to_pybytes(),
+        "rows": encode_rows(rows),
     }
+
+
+def encode_rows(rows: pa.Table) -> bytes:
+    """Return rows as the content of a Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.combine_chunks(), sink, compression="zstd")
+    return sink.getvalue().to_pybytes()
 
 
 def save_ordered(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
@@ -76,26 +83,26 @@ def save_ordered(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
-def read_rows(path: Path) -> pa.Table:
+def read_rows(source: Rows) -> pa.Table:
     """Read the rows of a task (``ROW_SCHEMA``); raises ValueError if they are damaged."""
-    return _read_columns(path, ROW_SCHEMA.names, coded=False)
+    return _read_columns(source, ROW_SCHEMA.names, coded=False)
 
 
-def read_coded_rows(path: Path, columns: Collection[str] = ROW_SCHEMA.names) -> pa.Table:
+def read_coded_rows(source: Rows, columns: Collection[str] = ROW_SCHEMA.names) -> pa.Table:
     """Read columns of a task's rows with texts as they are stored: each once, and a code per row.
 
     Raises:
         ValueError: If the rows are damaged.
     """
-    return _read_columns(path, columns, coded=True)
+    return _read_columns(source, columns, coded=True)
 
 
-def _read_columns(path: Path, columns: Collection[str], coded: bool) -> pa.Table:
+def _read_columns(source: Rows, columns: Collection[str], coded: bool) -> pa.Table:
     try:
-        metadata = pq.read_metadata(path)
+        metadata = pq.read_metadata(source)
         known = [name for name in metadata.schema.names if name in columns]
         texts = [name for name in known if name in TEXT_COLUMNS] if coded else []
-        with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
+        with pq.ParquetFile(source, metadata=metadata, read_dictionary=texts) as file:
             return with_all_columns(file.read(known, use_threads=False), coded, columns)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(_first_line(error)) from None
@@ -137,6 +144,14 @@ def read_tensors(path: Path, only: Iterable[TensorKey] | None = None) -> TaskTen
 def read_timings(path: Path) -> Timings:
     """Read what a task took; raises ValueError if the file is damaged."""
     return parse_json(path.read_bytes(), Timings)
+
+
+def decode_prepared(content: bytes) -> dict[str, Tensor]:
+    """Return what was computed once per run; raises ValueError if it is damaged."""
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise ValueError(_first_line(error)) from None
 
 
 def _first_line(error: Exception) -> str:

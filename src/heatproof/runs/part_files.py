@@ -7,31 +7,25 @@ before it are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from heatproof.runs.columns import ROW_SCHEMA, with_all_columns
+from heatproof.runs.columns import ROW_SCHEMA
+from heatproof.runs.content_checks import check_part
 from heatproof.runs.format import BlockKey, PartNotes
 from heatproof.runs.store import Store
+from heatproof.runs.task_files import encode_rows, read_rows
 
 NOTES_ENTRY = "notes"  # of the metadata
-ROWS_TENSOR = "rows"  # the bytes of an Arrow stream
-UNREADABLE = (
-    SafetensorError,
-    ValidationError,
-    ValueError,
-    KeyError,
-    OSError,
-    pa.ArrowException,
-)
+ROWS_TENSOR = "rows"  # the bytes of a Parquet file
 
 
 class Part(NamedTuple):
@@ -64,8 +58,8 @@ class PartFiles:
         problem = self._store.problem_of(path)
         if not problem:
             try:
-                return _read_part(path)
-            except UNREADABLE as error:
+                return read_part(path)
+            except ValueError as error:
                 problem = str(error).partition("\n")[0]
         self._store.set_aside([path], problem)
         return None
@@ -78,10 +72,15 @@ class PartFiles:
         encoded = {
             key.encode(): values.cpu().contiguous().clone() for key, values in tensors.items()
         }
-        encoded[ROWS_TENSOR] = _to_tensor(pa.concat_tables([ROW_SCHEMA.empty_table(), *rows]))
+        content = encode_rows(pa.concat_tables([ROW_SCHEMA.empty_table(), *rows]))
+        encoded[ROWS_TENSOR] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         number = max((int(path.name[:5]) for path in self._paths()), default=-1) + 1
-        content = save(encoded, {NOTES_ENTRY: notes.model_dump_json()})
-        return self._store.write_part(self._task, number, content)
+        part = save(encoded, {NOTES_ENTRY: notes.model_dump_json()})
+        return self._store.write_part(self._task, number, part)
+
+    def set_aside(self, names: Iterable[str], reason: str) -> None:
+        """Move parts into ``damaged/``."""
+        self._store.set_aside([self._directory / name for name in names], reason)
 
     def remove(self, path: Path) -> None:
         """Delete one part."""
@@ -92,24 +91,28 @@ class PartFiles:
         self._store.remove(self._directory)
 
     def _paths(self) -> list[Path]:
-        return sorted(self._directory.glob("[0-9]*.safetensors"))
+        return sorted(self._directory.glob(f"{'[0-9]' * 5}.*.safetensors"))
 
 
-def _read_part(path: Path) -> Part:
-    with safe_open(path, "pt") as file:
-        notes = PartNotes.model_validate_json((file.metadata() or {}).get(NOTES_ENTRY, ""))
-        names = [name for name in file.keys() if name != ROWS_TENSOR]  # noqa: SIM118
-        tensors = {BlockKey.decode(name): file.get_tensor(name) for name in names}
-        rows = pa.ipc.open_stream(file.get_tensor(ROWS_TENSOR).numpy()).read_all()
-    return Part(path.name, notes, with_all_columns(rows), tensors)
-
-
-def _to_tensor(rows: pa.Table) -> Tensor:
-    """Return rows as the bytes of an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, ROW_SCHEMA) as stream:
-        stream.write_table(rows.combine_chunks())
-    return torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
+def read_part(path: Path) -> Part:
+    """Read a part whose checksum was verified; raises ValueError if no run writes such a part."""
+    try:
+        with safe_open(path, "pt") as file:
+            notes = PartNotes.model_validate_json((file.metadata() or {}).get(NOTES_ENTRY, ""))
+            names = [name for name in file.keys() if name != ROWS_TENSOR]  # noqa: SIM118
+            if file.get_slice(ROWS_TENSOR).get_dtype() != "U8":
+                raise ValueError("its rows are no bytes")
+            rows = file.get_tensor(ROWS_TENSOR).numpy().tobytes()
+            slices = {BlockKey.decode(name): file.get_slice(name) for name in names}
+            check_part(
+                notes,
+                rows,
+                {key: (tuple(s.get_shape()), str(s.get_dtype())) for key, s in slices.items()},
+            )
+            tensors = {BlockKey.decode(name): file.get_tensor(name) for name in names}
+    except (SafetensorError, KeyError, OSError) as error:
+        raise ValueError(str(error).partition("\n")[0]) from None
+    return Part(path.name, notes, read_rows(io.BytesIO(rows)), tensors)
 
 
 def one_after_the_other(parts: Sequence[Part]) -> list[Part]:
