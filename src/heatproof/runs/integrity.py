@@ -319,7 +319,8 @@ def _other_findings(store: Store) -> Iterable[Finding]:
     for path in sorted(paths.folder("provenance").glob("*")):
         if store.origin(path.stem) is None or path.suffix != ".json":
             yield Finding(path, store.damage.get(path, FOREIGN))
-    hashed = [(path, _check_prepared) for path in paths.folder("prepared").glob("*")]
+    hashed: list[tuple[Path, Callable[[Path], object]]] = []
+    hashed += [(path, _check_prepared) for path in paths.folder("prepared").glob("*")]
     hashed += [(path, read_part) for path in paths.folder("parts").glob("*/*")]
     for path, read in sorted(hashed, key=lambda found: found[0]):
         problem = FOREIGN if name_hash(path.name) is None else store.problem_of(path)
