@@ -160,15 +160,28 @@ def test_passes_are_of_known_kinds(run):
     assert_found(run, "(forward|backward)")
 
 
-def test_the_origin_of_records_is_a_digest(run):
+@pytest.mark.parametrize("origin", ["../plan", "a" * 300])
+def test_the_origin_of_records_is_a_digest(run, origin):
     """It is the name of a file."""
     manifest = sorted(run.glob("tasks/*.json"))[0]
     described = json.loads(unseal(manifest.read_bytes()))
-    described["origins"] = ["../plan"] * len(described["origins"])
+    described["origins"] = [origin] * len(described["origins"])
     manifest.write_bytes(seal(json.dumps(described).encode()))
     assert_found(run, "origins")
     with pytest.warns(UserWarning, match="damaged files"):
         hp.Result.load(run)
+
+
+def test_the_origins_beside_tensors_are_digests(run):
+    """Merged runs read them there."""
+    manifest = json.loads(unseal(sorted(run.glob("tasks/*.json"))[0].read_bytes()))
+    with safe_open(run / "tensors" / manifest["files"]["tensors"]["name"], "pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    origins = json.loads(metadata["origins"])
+    metadata["origins"] = json.dumps(origins | {next(iter(origins)): ["a" * 70_000]})
+    replace(run, "tensors", save(tensors, metadata))
+    assert_left_out(run, "entry origins")
 
 
 def assert_found(run: Path, problem: str) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 import pyarrow as pa
@@ -30,14 +30,22 @@ from heatproof.runs.format import (
     ProtocolFacts,
     Provenance,
     SampleNotes,
+    TaskContent,
     TaskFacts,
     TaskManifest,
     TensorKey,
     Timings,
 )
 from heatproof.runs.parquet_pages import check_pages
-from heatproof.runs.task_files import SAMPLES_ENTRY, read_coded_rows
+from heatproof.runs.task_files import (
+    CONTENT_ENTRY,
+    ORIGINS,
+    ORIGINS_ENTRY,
+    SAMPLES_ENTRY,
+    read_coded_rows,
+)
 
+T = TypeVar("T")
 MOST_ROWS = 5_000_000  # of a task: 64 samples, as of any task, and 78,125 records
 MOST_TEXT = 65_536  # characters of a text in a row
 MOST_VALUE = float(np.finfo(np.float32).max)  # scores are computed in single precision
@@ -216,8 +224,10 @@ def check_tensors(path: Path) -> Header:
             shapes = {n: (tuple(s.get_shape()), str(s.get_dtype())) for n, s in parts.items()}
     except SafetensorError as error:
         raise ValueError(str(error).partition("\n")[0]) from None
-    samples = SampleNotes.model_validate_json(metadata.get(SAMPLES_ENTRY, ""))
+    samples = _parsed(SampleNotes.model_validate_json, metadata, SAMPLES_ENTRY, "")
     _check_samples(samples)
+    _parsed(TaskContent.model_validate_json, metadata, CONTENT_ENTRY, "{}")
+    _parsed(ORIGINS.validate_json, metadata, ORIGINS_ENTRY, "{}")
     found = {}
     for name, (shape, kind) in shapes.items():
         key = TensorKey.decode(name)
@@ -234,6 +244,13 @@ def check_tensors(path: Path) -> Header:
             if widths.setdefault(of_all, shape[1]) != shape[1]:
                 raise ValueError(f"the curves {key.name} have different lengths")
     return Header(samples, found)
+
+
+def _parsed(parse: Callable[[str], T], metadata: Mapping[str, str], entry: str, default: str) -> T:
+    try:
+        return parse(metadata.get(entry, default))
+    except ValidationError:
+        raise ValueError(f"its entry {entry} is not one that a run writes") from None
 
 
 def _check_samples(samples: SampleNotes) -> None:

@@ -49,6 +49,7 @@ UPGRADABLE = 2  # files of this format are taken over, since only their names we
 SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e38, le=1e38)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]  # of an origin, also a file's name
 Milliseconds = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e12)]
 Side = Annotated[int, Field(ge=1, le=2**16)]  # of an image, in pixels
 Setting = tuple[str, str, str]  # protocol, setting, baseline: the columns of the rows
@@ -493,7 +494,7 @@ class PartNotes(Content):
     content: TaskContent
     ids: list[str]
     batch_size: Annotated[int, Field(ge=1, lt=2**31)]
-    origin: Annotated[str, Field(pattern=r"^[0-9a-f]+$")]
+    origin: Digest
     map_notes: dict[str, tuple[list[str], list[str]]]
     timings: Timings
     after: list[str]
@@ -794,7 +795,7 @@ class TaskManifest(Content):
     files: dict[FileKind, StoredFile]
     content: TaskContent
     groups: list[RecordGroup]  # few, so that thousands of manifests are read in seconds
-    origins: list[Annotated[str, Field(pattern=r"^[0-9a-f]+$")]] = []  # digests
+    origins: list[Digest] = []
     rebuilt: bool = False  # whether it was lost and made anew from the files
 
     @model_validator(mode="after")

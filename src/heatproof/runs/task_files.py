@@ -17,6 +17,7 @@ from torch import Tensor
 
 from heatproof.runs.columns import ROW_SCHEMA, TEXT_COLUMNS, with_all_columns
 from heatproof.runs.format import (
+    Digest,
     FileKind,
     RecordGroup,
     SampleNotes,
@@ -33,7 +34,7 @@ METADATA = "__metadata__"  # the entry of a header of safetensors that is no ten
 SAMPLES_ENTRY = "samples"  # the metadata entries of a tensor file: its notes,
 CONTENT_ENTRY = "content"  # what it belongs to,
 ORIGINS_ENTRY = "origins"  # and what computed which record
-_ORIGINS = TypeAdapter(dict[str, list[str]])
+ORIGINS = TypeAdapter(dict[str, list[Digest]])
 Rows = Path | BinaryIO  # a Parquet file, or its content
 
 
@@ -135,7 +136,7 @@ def read_tensors(path: Path, only: Iterable[TensorKey] | None = None) -> TaskTen
             tensors,
             samples,
             TaskContent.model_validate_json(metadata.get(CONTENT_ENTRY, "{}")),
-            _ORIGINS.validate_json(metadata.get(ORIGINS_ENTRY, "{}")),
+            ORIGINS.validate_json(metadata.get(ORIGINS_ENTRY, "{}")),
         )
     except (SafetensorError, ValidationError) as error:
         raise ValueError(_first_line(error)) from None
