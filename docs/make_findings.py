@@ -42,6 +42,8 @@ paperbirds came about is on the page of the paper. On real networks:
 - *The best methods are of a kind*: **{wording.HOLDS}** if all methods that may be the best are,
   among those that the paper has; **{wording.DOES_NOT_HOLD}** if none is; else
   **{wording.UNDECIDED}**.
+- *Two methods are close*: decided if the whole interval of their difference is within the margin
+  that stands with the claim, or beyond it.
 - *An accuracy is kept, or raised*: decided if the whole interval of the paired change is within a
   point, or above zero.
 - *Two rankings are alike*: decided if the whole interval of their rank correlation is
@@ -83,6 +85,8 @@ def _size(claim: Mapping[str, Any], run: RealRun) -> int:
 def _of_run(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
     if "ahead" in claim:
         yield from _ahead(claim, run)
+    elif "close" in claim:
+        yield from _close(claim, run)
     elif "best" in claim:
         yield from _best(claim, run)
     elif "agree" in claim:
@@ -93,8 +97,7 @@ def _of_run(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
 
 def _ahead(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
     for a, b in claim["ahead"]:
-        chosen = (run.pairs["protocol"] == claim["protocol"]) & (run.pairs["a"] == a)
-        lines = run.pairs[chosen & (run.pairs["b"] == b)].to_dict("records")
+        lines = _differences(run, claim["protocol"], a, b)
         for line in lines:
             found = Estimate(line["ahead"], *_ends(line))
             text = f"`{a}` − `{b}`: {signed(found)}, {_p(line['p'])}, n = {line['n']}"
@@ -103,6 +106,23 @@ def _ahead(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
             yield Finding(run.name, text, verdict)
         if not lines:
             yield from _ahead_by_letters(claim, run, a, b)
+
+
+def _differences(run: RealRun, protocol: str, a: str, b: str) -> list[dict[str, Any]]:
+    chosen = (run.pairs["protocol"] == protocol) & (run.pairs["a"] == a)
+    return run.pairs[chosen & (run.pairs["b"] == b)].to_dict("records")
+
+
+def _close(claim: Mapping[str, Any], run: RealRun) -> Iterator[Finding]:
+    margin = claim["within"]
+    for a, b in claim["close"]:
+        for line in _differences(run, claim["protocol"], a, b):
+            found = Estimate(line["ahead"], *_ends(line))
+            verdict = wording.of_claim(
+                -margin <= found.low and found.high <= margin,
+                found.low > margin or found.high < -margin,
+            )
+            yield Finding(run.name, f"`{a}` − `{b}`: {signed(found)}, n = {line['n']}", verdict)
 
 
 def _ahead_by_letters(claim: Mapping[str, Any], run: RealRun, a: str, b: str) -> Iterator[Finding]:

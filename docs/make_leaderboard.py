@@ -19,6 +19,7 @@ from heatproof.text import counted
 PAGE = Path(__file__).parent / "leaderboard.md"
 REAL = ROOT / "examples" / "real"
 SPECS = ("cifar10", "imagenet")  # what is to be run on each network
+LAYERED = " Methods are ranked within a layer, which the name says; without it it is the input."
 CELL_BAR = r"\|"
 MOST_PAIRS = 8  # that are named
 ENDS = ["mean", "low", "high"]
@@ -114,8 +115,9 @@ def setting_table(found: Mapping[str, pd.DataFrame]) -> Iterator[str]:
         shown = f"*`{name}`*" if method in control else f"`{name}`"
         passes = "" if pd.isna(cost[method]) else f"{cost[method]:,.0f}"
         yield f"| {shown} | {passes} | {' | '.join(cells)} |"
+    layered = any("@" in str(method) for method in ranks.index)
     yield ""
-    yield f"Images: {counts}."
+    yield f"{'Maps' if layered else 'Images'}: {counts}.{LAYERED if layered else ''}"
 
 
 def _cell(lines: pd.DataFrame, method: object) -> str:

@@ -71,8 +71,12 @@ def claims() -> list[dict[str, Any]]:
 
 
 def claimed_pairs() -> set[tuple[str, str, str]]:
-    """Return the protocol and the two methods of every claim that one scores above another."""
-    return {(c["protocol"], *pair) for c in claims() for pair in c.get("ahead", ())}
+    """Return the protocol and the two methods of every claim about the difference of two."""
+    return {
+        (c["protocol"], *pair)
+        for c in claims()
+        for pair in [*c.get("ahead", ()), *c.get("close", ())]
+    }
 
 
 def load() -> list[RealRun]:

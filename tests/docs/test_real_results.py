@@ -137,6 +137,20 @@ def test_a_pair_whose_difference_was_not_kept_is_judged_by_its_letters(
     assert "`ixg` 0.20 (−0.10 to 0.30)" in found.text
 
 
+@pytest.mark.parametrize(
+    ("ahead", "within", "verdict"),
+    [(0.01, 0.2, "holds"), (0.01, 0.05, "undecided"), (-0.3, 0.05, "does not hold")],
+)
+def test_two_methods_are_close_by_the_whole_interval_of_their_difference(
+    script, ahead, within, verdict
+):
+    module = script("make_findings")
+    claim = {"protocol": "sds", "close": [["ixg", "ig"]], "within": within}
+    run = real_run(module, pairs=[pair(ahead, 0.5)])
+    (found,) = module.findings(claim, [run])
+    assert found.verdict == verdict
+
+
 @pytest.mark.parametrize("paper", ["hesse2024", "rao2024", "picard2024", "li2024"])
 def test_each_claim_on_the_page_of_a_paper_is_among_the_findings(script, paper):
     module = script("make_findings")
@@ -145,7 +159,9 @@ def test_each_claim_on_the_page_of_a_paper_is_among_the_findings(script, paper):
     assert all(len(cells) == 3 for cells in rows.values())
     for row, judges in module.claims_by_row(paper).items():
         assert f"| {' | '.join(rows[row])} | " in page
-        ways = [claim.keys() & {"ahead", "best", "agree", "fine_tuning"} for claim in judges]
+        ways = [
+            claim.keys() & {"ahead", "close", "best", "agree", "fine_tuning"} for claim in judges
+        ]
         reasons = [claim.get("untestable") or claim.get("missing") for claim in judges]
         assert all(bool(way) != bool(why) for way, why in zip(ways, reasons, strict=True))
 
