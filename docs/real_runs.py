@@ -95,7 +95,7 @@ def _read(directory: Path) -> RealRun:
     ]
     for table in tables:
         text = [column for column in SETTING if column in table]
-        table[text] = table[text].fillna("")
+        table[text] = table[text].astype(object).fillna("")
     spec = yaml.safe_load((directory / "spec.yaml").read_text(encoding="utf-8"))
     return RealRun(directory.name, facts, *tables, spec["data"]["name"])
 
@@ -165,12 +165,12 @@ def ranking(run: hp.Result) -> pd.DataFrame:
 
 
 def pairs(run: hp.Result) -> pd.DataFrame:
-    """Return the difference of every pair that a claim names, with its adjusted p-value."""
+    """Return the difference of every pair that a claim names, with its adjusted p-value.
+
+    There is no p-value for methods at two layers, which are not ranked together.
+    """
     tested = {
-        (*scores.key[1:], a, b): (
-            float(scores.pairs.adjusted[i, j]),
-            float(scores.pairs.gaps[i, j]),
-        )
+        (*scores.key[1:], a, b): float(scores.pairs.adjusted[i, j])
         for scores in run.settings
         for i, a in enumerate(scores.pairs.methods)
         for j, b in enumerate(scores.pairs.methods)
@@ -181,8 +181,10 @@ def pairs(run: hp.Result) -> pd.DataFrame:
             continue
         for line in run.difference(a, b, protocol=protocol).to_dict("records"):
             key = tuple(line[column] for column in SETTING)
-            p, gap = tested.get((*key, a, b), (float("nan"), float("nan")))
-            found.append((*key, a, b, gap, line["low"], line["high"], p, line["n"]))
+            ends = [line[end] for end in ("difference", "low", "high")]
+            if not run.protocols[key].higher_is_better:
+                ends = [-ends[0], -ends[2], -ends[1]]
+            found.append((*key, a, b, *ends, tested.get((*key, a, b), float("nan")), line["n"]))
     names = [*SETTING, "a", "b", "ahead", "low", "high", "p", "n"]
     return pd.DataFrame(found, columns=names)
 

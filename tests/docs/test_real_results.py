@@ -50,9 +50,10 @@ def test_the_cifar_resnets_have_the_published_numbers_of_parameters(blocks, para
 def summary(script, tmp_path, monkeypatch):
     """The summary of a small run, and the module that has written it."""
     module = script("real_runs")
-    monkeypatch.setattr(module, "claimed_pairs", lambda: {("sds", "ixg", "random")})
+    claimed = {("sds", "ixg", "random"), ("deletion", "ixg", "random")}
+    monkeypatch.setattr(module, "claimed_pairs", lambda: claimed)
     methods = ["ixg", "gradcam", "random"]
-    protocols = ["sds(patches=4)", "sds(patches=4, baseline=blur)"]
+    protocols = ["sds(patches=4)", "sds(patches=4, baseline=blur)", "deletion(steps=4)"]
     run = hp.evaluate(
         "paperbirds/resnet", "paperbirds:test", methods, protocols, limit=16, out=tmp_path / "run"
     )
@@ -64,11 +65,17 @@ def summary(script, tmp_path, monkeypatch):
 def test_a_summary_has_the_numbers_of_its_run(summary):
     module, run = summary
     (read,) = module.load()
-    expected = run.summary().set_index(["baseline", "method"])["mean"]
-    found = read.ranking.set_index(["baseline", "method"])["mean"]
+    keys = ["protocol", "baseline", "method"]
+    expected = run.summary().set_index(keys)["mean"]
+    found = read.ranking.set_index(keys)["mean"]
     pd.testing.assert_series_equal(found.sort_index(), expected.sort_index(), rtol=0, atol=1e-6)
-    line = read.pairs[read.pairs["baseline"] == "zero"].iloc[0]
-    assert line["ahead"] == pytest.approx(expected["zero", "ixg"] - expected["zero", "random"])
+    pairs = read.pairs.set_index(["protocol", "baseline"])
+    assert {*pairs.index} == {("sds", "zero"), ("sds", "blur"), ("deletion", "zero")}
+    for (protocol, baseline), line in pairs.iterrows():
+        higher = expected[protocol, baseline, "ixg"] - expected[protocol, baseline, "random"]
+        ahead = -higher if protocol == "deletion" else higher  # where less is better
+        assert line["ahead"] == pytest.approx(ahead, abs=1e-5)
+        assert line["low"] < line["ahead"] < line["high"]
     assert not read.ranking.loc[read.ranking["method"] == "random", "may_be_best"].any()
     assert read.facts["model"]["labelled"] == 16
     assert read.facts["passes"]["forward"] > 16 * 2 * 4
@@ -110,6 +117,20 @@ def test_a_claim_about_two_methods_is_decided_by_the_adjusted_p_value(script, ah
     found = list(module.findings(claim, [run]))
     assert [line.verdict for line in found] == [verdict]
     assert module.verdict(claim, found) == f"One is ahead: {verdict}."
+
+
+@pytest.mark.parametrize(("ahead", "verdict"), [(0.3, "holds"), (0.05, "undecided")])
+def test_methods_at_two_layers_are_judged_by_the_interval_of_their_difference(
+    script, ahead, verdict
+):
+    """The interval is from 0.1 below to 0.1 above, and no test of all pairs has a p-value."""
+    module = script("make_findings")
+    layers = [{"method": "ixg@final", "layer": "layer3"}, {"method": "ixg", "layer": "input"}]
+    run = real_run(module, ranking=layers, pairs=[pair(ahead, math.nan, "ixg@final", "ixg")])
+    claim = {"protocol": "sds", "ahead": [["ixg@final", "ixg"]]}
+    (found,) = module.findings(claim, [run])
+    assert found.verdict == verdict
+    assert "at two layers" in found.text
 
 
 @pytest.mark.parametrize(
