@@ -89,13 +89,14 @@ def _read(directory: Path) -> RealRun:
     for name, digest in facts["files"].items():
         if file_digest(directory / name) != digest:
             sys.exit(f"{directory / name} is not what the run wrote; summarize the run again")
+    kinds = dict.fromkeys(SETTING, str)
     tables = [
-        pd.read_csv(directory / f"{n}.csv", keep_default_na=False, na_values=[""])
+        pd.read_csv(directory / f"{n}.csv", keep_default_na=False, na_values=[""], dtype=kinds)
         for n in ("ranking", "pairs", "agreement")
     ]
     for table in tables:
         text = [column for column in SETTING if column in table]
-        table[text] = table[text].astype(object).fillna("")
+        table[text] = table[text].fillna("")
     spec = yaml.safe_load((directory / "spec.yaml").read_text(encoding="utf-8"))
     return RealRun(directory.name, facts, *tables, spec["data"]["name"])
 
