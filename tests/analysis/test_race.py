@@ -34,13 +34,15 @@ def test_rounds_grow_by_a_quarter_in_steps_of_the_first():
 
 
 def test_methods_are_dropped_when_they_cannot_be_the_best_and_the_race_ends_with_one():
-    race = race_of(drawn(0.8, 0.3, 0.7, 0.72))
+    means = dict(zip("abcd", (0.8, 0.3, 0.7, 0.72), strict=True))
+    race = race_of(drawn(*means.values()))
     (contest,) = race.contests
     assert contest.ended == "one left"
     assert contest.left[-1][1] == ["a"]
     first, *later = contest.drops
-    assert (first.method, first.behind, first.images) == ("b", "a", 16)
-    assert 0 < first.least < first.gap == pytest.approx(0.5, abs=0.06)
+    assert (first.method, first.images) == ("b", 16)
+    assert 0 < first.least < first.gap
+    assert first.gap == pytest.approx(means[first.behind] - means["b"], abs=0.06)
     assert {drop.method for drop in later} == {"c", "d"}
     assert all(drop.images > 16 for drop in later)
     assert race.active(0) == []
@@ -97,8 +99,8 @@ def test_a_ranking_places_methods_one_after_the_other():
     assert contest.ended == "decided"
     placed = {drop.method: drop.images for drop in contest.drops}
     assert {drop.reason for drop in contest.drops} == {"placed"}
-    assert placed["a"] == placed["b"] == 16
-    assert placed["c"] == placed["d"] > 16
+    assert max(placed["a"], placed["b"]) <= 32
+    assert placed["c"] == placed["d"] > 32
 
 
 def test_of_a_pair_nothing_else_is_compared():
@@ -159,6 +161,18 @@ def test_rare_differences_are_not_taken_for_none():
         found = hold_race(["a", "b"], [table(values, limits=(0.0, 1.0))], Question(margin=0.03))
         wrong += found.contests[0].ended == "margin"
     assert wrong <= 10
+
+
+def test_values_that_are_far_below_others_but_rare_are_allowed_for():
+    rng = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(100):
+        skewed = 0.05 * (np.exp(rng.normal(size=(128, 2))) - np.exp(0.5))
+        normal = 0.025 * rng.normal(size=(128, 2))
+        values = np.hstack([normal, skewed])  # all have the mean 0
+        (contest,) = hold_race(list("abcd"), [table(values)], Question()).contests
+        wrong += bool(contest.drops)
+    assert wrong <= 5  # without bets it is 7
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -7,9 +7,9 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from heatproof.analysis.sequential import (
-    bets,
-    betting_evidence,
-    betting_low,
+    SIZES,
+    bet_evidence,
+    bet_low,
     mixture_scale,
     t_evidence,
     t_reach,
@@ -62,39 +62,53 @@ def test_equal_values_are_no_infinite_evidence():
     assert float(t_evidence(np.array(9), 0.0, 0.0, 4.0)) < 0
 
 
-def slow_capital(values: np.ndarray, error: float, mean: float) -> list[float]:
-    """The capital of Waudby-Smith and Ramdas 2024 with predictable bets, value by value."""
-    capital, history = 1.0, []
-    for t, value in enumerate(values, 1):
-        seen = values[: t - 1]
-        means = [(0.5 + seen[: i + 1].sum()) / (i + 2) for i in range(len(seen))]
-        squares = sum((x - m) ** 2 for x, m in zip(seen, means, strict=True))
-        spread = (0.25 + squares) / t
-        bet = math.sqrt(2 * math.log(1 / error) / (t * math.log(1 + t) * spread))
-        capital *= 1 + min(bet, 0.5 / mean) * (value - mean)
-        history.append(capital)
-    return history
+def slow_capital(values: np.ndarray, lowest: float) -> float:
+    """The mean capital of gamblers who stake the same fraction on every value, one by one."""
+    capitals = []
+    for size in SIZES:
+        capital = 1.0
+        for value in values:
+            capital *= 1 + size * value / -lowest
+        capitals.append(capital)
+    return sum(capitals) / len(capitals)
 
 
-@pytest.mark.parametrize("mean", [0.1, 0.4, 0.8])
+@pytest.mark.parametrize("mean", [-0.1, 0.0, 0.3])
 def test_capital_is_that_of_bets_one_after_the_other(mean):
-    values = np.random.default_rng(2).beta(2, 3, 60)
-    column = values[:, None]
-    found = betting_evidence(column, bets(column, 0.05), mean)[:, 0]
-    assert np.exp(found) == pytest.approx(slow_capital(values, 0.05, mean))
+    values = mean + np.random.default_rng(2).uniform(-0.5, 0.5, (60, 2))
+    found = bet_evidence(values, np.array([-1.0, -0.7]))
+    for column, lowest in enumerate((-1.0, -0.7)):
+        capital = slow_capital(values[:, column], lowest)
+        assert np.exp(found[column]) == pytest.approx(capital)
+    assert bet_evidence(values[::-1], np.array([-1.0, -0.7])) == pytest.approx(found)
+
+
+def test_the_lower_end_is_the_mean_that_is_just_refuted():
+    values = np.random.default_rng(3).beta(2, 3, (80, 3))
+    low = bet_low(values, np.zeros(3), 0.01)
+    step = values.mean(0) / 2**8
+    assert (low < values.mean(0)).all()
+    assert (bet_evidence(values - low, -low) >= math.log(100)).all()
+    assert (bet_evidence(values - low - step, -low - step) < math.log(100)).all()
+
+
+def test_who_stakes_everything_may_lose_it():
+    values = np.array([[0.5], [-1.0], [0.5]])
+    assert math.isfinite(float(bet_evidence(values, np.array([-1.0]))[0]))
 
 
 def test_capital_and_lower_ends_are_those_of_another_implementation():
-    # betting_mart(x, m, alpha=0.05, theta=1, trunc_scale=0.5) and betting_lower_cs(x, alpha=0.05,
-    # trunc_scale=0.5, breaks=2000, running_intersection=True) of confseq 0.0.11
+    # diversified_betting_mart(x, m, [s / m for s in SIZES], theta=1, trunc_scale=1) of confseq, and
+    # the lowest of 2,000 means for which it stays below 20
     values = np.array([0.31, 0.62, 0.05, 0.48, 0.77, 0.54, 0.29, 0.41, 0.66, 0.58, 0.37, 0.45])
-    column = values[:, None]
-    capital = np.exp(betting_evidence(column, bets(column, 0.05), 0.25))[:, 0]
-    assert capital[[0, 5, 11]] == pytest.approx(
-        [1.12, 5.502482012160001, 41.14201091423906], rel=1e-9
-    )
-    low = betting_low(column, 0.05, np.array([6, 12]))[:, 0]
-    assert low == pytest.approx([0.1735, 0.276], abs=6e-4)
+
+    def capital(count: int) -> float:
+        return math.exp(bet_evidence(values[:count, None] - 0.25, np.array([-0.25]))[0])
+
+    expected = [1.0480675252796952, 2.5451719729760724, 25.99572362847716]
+    assert [capital(count) for count in (1, 6, 12)] == pytest.approx(expected, rel=1e-9)
+    low = [float(bet_low(values[:n, None], np.zeros(1), 0.05)[0]) for n in (6, 12)]
+    assert low == pytest.approx([0.15042, 0.25687], abs=2e-3)
 
 
 def worst_error(draw, evidence) -> float:
@@ -125,6 +139,7 @@ def test_looking_after_every_image_is_rarely_wrong(draw):
 
 def test_bets_are_rarely_wrong_about_rare_values():
     def evidence(values: np.ndarray) -> np.ndarray:
-        return betting_evidence(values, bets(values, 0.05), 0.02)
+        lowest = np.full(values.shape[1], -0.98)
+        return np.stack([bet_evidence(values[:n], lowest) for n in range(20, 401, 20)])
 
-    assert worst_error(lambda rng, size: (rng.random(size) < 0.02) * 1.0, evidence) < 0.05
+    assert worst_error(lambda rng, size: 0.02 - (rng.random(size) < 0.02), evidence) < 0.05

@@ -15,16 +15,17 @@ import numpy as np
 from heatproof.analysis.families import Family
 from heatproof.analysis.rank_intervals import RELATIVE_TIE, tie_tolerance
 from heatproof.analysis.sequential import (
-    bets,
-    betting_evidence,
-    betting_low,
+    TINY,
+    bet_evidence,
+    bet_low,
     t_evidence,
     t_reach,
 )
 from heatproof.analysis.settings import Key, Limits
 from heatproof.analysis.significance import PairedTests, first_fractions
 
-TINY = 1e-300
+SKEWED = 0.5  # standard errors of the skewness of normal values, from which bets count
+FAR = 2  # how many times as far as any that was seen values may be, where they have no bounds
 
 
 @dataclass
@@ -194,41 +195,38 @@ class PairSequences:
         limits: Limits,
     ) -> None:
         """Test whether a method is ahead of others, given sums and numbers in each cluster."""
-        number, mean, variance = _moments(totals, counts)
+        number, mean, variance, deviations = _moments(totals, counts)
         known = number > 1
-        number = np.maximum(number, 1)
-        if self.exact and limits is not None and _same_sizes(counts):
-            p, low = self._bet(totals, counts, limits)
-        else:
-            evidence = t_evidence(number, mean, variance, self.scale)
-            reach = t_reach(number, variance, self.scale, self.level)
-            unseen = _unseen(totals, counts, limits)
-            evidence = np.minimum(evidence, number * mean / np.maximum(unseen, TINY))
-            reach = np.maximum(reach, -math.log(self.level) * unseen / number)
-            p = np.where(mean > 0, np.exp(-np.maximum(evidence, 0)), 1.0)
-            low = mean - reach
-        p = np.where(known & (mean > tolerance), p, 1.0)
+        count = np.maximum(number, 1)
+        evidence = t_evidence(count, mean, variance, self.scale)
+        reach = t_reach(count, variance, self.scale, self.level)
+        unseen = _unseen(totals, counts, limits)
+        evidence = np.minimum(evidence, count * mean / np.maximum(unseen, TINY))
+        reach = np.maximum(reach, -math.log(self.level) * unseen / count)
+        low = mean - reach
+        exact = self.exact and limits is not None and _same_sizes(counts)
+        by_bets = known & (exact | _is_skewed(deviations, variance, number))
+        if by_bets.any():
+            values = (mean + deviations)[counts.max(1) > 0][:, by_bets]
+            width = math.inf if limits is None else limits[1] - limits[0]
+            far = width if exact else np.minimum(FAR * np.abs(values).max(0), width)
+            lowest = -np.broadcast_to(np.maximum(far, TINY), values.shape[1:])
+            of_bets = bet_evidence(values, lowest) - math.log(2)  # in either direction
+            low_of_bets = bet_low(values, lowest, self.level / 2)
+            if not exact:
+                of_bets = np.minimum(of_bets, evidence[by_bets])
+                low_of_bets = np.minimum(low_of_bets, low[by_bets])
+            evidence[by_bets], low[by_bets] = of_bets, low_of_bets
+        is_higher = known & (mean > tolerance)
+        p = np.where(is_higher, np.exp(-np.maximum(evidence, 0)), 1.0)
         low = np.where(known, low, -np.inf)
         self.p[i, columns] = np.minimum(self.p[i, columns], p)
         self.low[i, columns] = np.maximum(self.low[i, columns], low)
 
-    def _bet(
-        self, totals: np.ndarray, counts: np.ndarray, limits: tuple[float, float]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return p-values and lower ends by bets on the clusters' means, one after the other."""
-        width = limits[1] - limits[0]
-        used = counts.max(1) > 0
-        means = totals[used] / np.maximum(counts[used], 1)
-        scaled = np.clip((means / width + 1) / 2, 0, 1)
-        one_sided = self.level / 2
-        evidence = betting_evidence(scaled, bets(scaled, one_sided), 0.5).max(0, initial=0.0)
-        low = betting_low(scaled, one_sided, np.array([len(scaled)]))[0]
-        return 2 * np.exp(-evidence), width * (2 * low - 1)
-
     def _describe(
         self, i: int, columns: np.ndarray, totals: np.ndarray, counts: np.ndarray
     ) -> None:
-        number, mean, variance = _moments(totals, counts)
+        number, mean, variance, _ = _moments(totals, counts)
         self.gaps[i, columns] = np.where(number > 0, mean, np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.sqrt(variance / (number - 1))
@@ -254,14 +252,26 @@ def _totals(
 
 def _moments(
     totals: np.ndarray, counts: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # (K,) each
-    """Return the number of clusters, the mean of all samples, and the variance of a cluster."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:  # (K,) three times, (G, K)
+    """Return the number of clusters, the mean of all samples, and how clusters vary about it.
+
+    The last two are the variance of a cluster, and the deviation of each.
+    """
     number = (counts > 0).sum(0)
     samples = np.maximum(counts.sum(0), 1)
     mean = totals.sum(0) / samples
     per_cluster = samples / np.maximum(number, 1)
     deviations = (totals - mean * counts) / per_cluster
-    return number, mean, (deviations**2).sum(0) / np.maximum(number, 1)
+    return number, mean, (deviations**2).sum(0) / np.maximum(number, 1), deviations
+
+
+def _is_skewed(deviations: np.ndarray, variance: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Return where low values are farther off than high ones, and likely too few were seen.
+
+    The mean of such values is mostly overestimated, and so is what `t_evidence` says for it.
+    """
+    third = (deviations**3).sum(0) / np.maximum(number, 1)
+    return np.asarray(third < -SKEWED * np.sqrt(6 / np.maximum(number, 1)) * variance**1.5)
 
 
 def _unseen(totals: np.ndarray, counts: np.ndarray, limits: Limits) -> np.ndarray:  # (K,)

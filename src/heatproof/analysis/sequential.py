@@ -11,8 +11,8 @@ at most the error if the mean is the true one (Ville 1939).
   deviation (Lai 1976; Wang and Ramdas 2025). It is exact for normal values, and for others as the
   first look is later, as the asymptotic confidence sequences are that it agrees with in the limit
   (Waudby-Smith et al. 2021; Robbins 1970).
-* `betting_evidence`: capital of bets whose size follows from the values before, for values between
-  two bounds (Waudby-Smith and Ramdas 2024). It is exact whatever their distribution.
+* `bet_evidence`: the capital of bets on values that have a lowest possible one, averaged over their
+  sizes (Waudby-Smith and Ramdas 2024; Orabona and Jun 2024). It is exact whatever the distribution.
 
 Evidence is the natural logarithm of the capital: a mean is refuted with an error of at most
 ``error`` where it has reached ``log(1 / error)``.
@@ -24,8 +24,9 @@ import math
 
 import numpy as np
 
-TRUNCATED = 0.5  # of the capital, at most, may be lost by one value
-STEPS = 40  # of a bisection, which halves an interval
+SIZES = np.geomspace(2**-8, 1, 17)  # of bets: the fraction that the lowest value would lose
+STEPS = 9  # of a bisection, which halves an interval
+TINY = 1e-300
 SAME = 1e-12  # relative: a spread that is smaller is rounding
 
 
@@ -81,56 +82,36 @@ def t_reach(
     return np.where(ratio * shrunk < 1, np.sqrt(np.maximum(square, 0)), np.inf)
 
 
-def bets(values: np.ndarray, error: float) -> np.ndarray:  # (N, K) -> same
-    """Return the sizes of bets on values in [0, 1], each from the values before it.
+def bet_evidence(values: np.ndarray, lowest: np.ndarray) -> np.ndarray:  # (N, K), (K,) -> (K,)
+    """Return the evidence that the mean of values is larger than zero.
 
-    They are those of the predictable plug-in of Waudby-Smith and Ramdas 2024, equation 26.
-    """
-    number = np.arange(1, len(values) + 1)[:, None]
-    means = np.minimum((0.5 + np.cumsum(values, 0)) / (number + 1), 1)
-    spread = (0.25 + np.cumsum((values - means) ** 2, 0)) / (number + 1)
-    before = np.vstack([np.full((1, values.shape[1]), 0.25), spread[:-1]])
-    sizes: np.ndarray = np.sqrt(2 * math.log(1 / error) / (number * np.log1p(number) * before))
-    return sizes
-
-
-def betting_evidence(
-    values: np.ndarray, sizes: np.ndarray, mean: np.ndarray | float
-) -> np.ndarray:  # (N, K) -> same
-    """Return the evidence after every value that the mean of values in [0, 1] is larger.
+    It is the capital of bets that stake the same fraction on every value, averaged over fractions.
+    The order of the values does not matter.
 
     Args:
         values: Values ``(N, K)``.
-        sizes: What `bets` returns.
-        mean: The means that are bet against, ``(K,)`` or one for all.
+        lowest: The lowest possible values, below zero.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        limited = np.minimum(sizes, TRUNCATED / np.asarray(mean))
-        gains = limited * (values - mean)
-    return np.cumsum(np.log1p(np.nan_to_num(gains, nan=0.0)), 0)
+    shares = np.maximum(values / -lowest, -1)
+    with np.errstate(divide="ignore"):  # what stakes everything may lose it
+        capitals = np.stack([np.log1p(size * shares).sum(0) for size in SIZES])
+    return np.asarray(np.logaddexp.reduce(capitals, 0) - math.log(len(SIZES)))
 
 
-def betting_low(values: np.ndarray, error: float, ends: np.ndarray) -> np.ndarray:  # (N, K) -> …
-    """Return lower ends of the mean of values in [0, 1]: one for each K and each of some counts.
+def bet_low(values: np.ndarray, lowest: np.ndarray, error: float) -> np.ndarray:  # (N, K), ... (K,)
+    """Return lower ends of the mean of values.
 
     Args:
         values: Values ``(N, K)``.
-        error: The error of the lower end.
-        ends: Numbers of values ``(E,)``; the evidence of all smaller numbers counts as well.
-
-    Returns:
-        Lower ends ``(E, K)``.
+        lowest: The lowest possible values.
+        error: The error of a lower end.
     """
-    sizes = bets(values, error)
-    low = np.zeros((len(ends), values.shape[1]))
-    for i, end in enumerate(ends):
-        below = np.zeros(values.shape[1])
-        above = np.ones(values.shape[1])
-        for _ in range(STEPS):
-            middle = (below + above) / 2
-            evidence = betting_evidence(values[:end], sizes[:end], middle).max(0, initial=0.0)
-            refuted = evidence >= math.log(1 / error)
-            below = np.where(refuted, middle, below)
-            above = np.where(refuted, above, middle)
-        low[i] = below
+    low, high = np.array(lowest, dtype=float), values.mean(0)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        refuted = bet_evidence(values - middle, np.minimum(lowest - middle, -TINY)) >= -math.log(
+            error
+        )
+        low = np.where(refuted, middle, low)
+        high = np.where(refuted, high, middle)
     return low
