@@ -1,5 +1,7 @@
 """Code, commands and specs on the pages of the documentation are run or checked."""
 
+import contextlib
+import io
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 from click import Option
+from printed import same_output
 
 from heatproof.baselines import BASELINES
 from heatproof.cli import main
@@ -25,7 +28,11 @@ DOCS = ROOT / "docs"
 HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 OTHERS = [*sorted(ROOT.glob("[CS]*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
-LONGEST = 40  # lines of a page that says how to do something
+LONGEST = 40  # lines of a page that says how to do something, without what is printed
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -58,7 +65,14 @@ def test_the_python_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(code)
     names = {"__name__": page.stem.replace("-", "_")}
-    exec(compile(code, str(tmp_path / "mine.py"), "exec"), names)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, str(tmp_path / "mine.py"), "exec"), names)
+    if page in HOW_TO:  # the tutorial has a test of its own
+        for text in re.findall(r"```python\n.*?```\n\n```text\n(.*?)```", read(page), re.DOTALL):
+            for line in filter(None, text.splitlines()):
+                found = printed.getvalue().splitlines()
+                assert any(same_output(other, line, 0.02) for other in found), line
     if "build" in names:
         assert list(names["build"]().classes) == ["ant", "bee", "cat"]
     result = names.get("result")
@@ -68,7 +82,8 @@ def test_the_python_code_of_a_page_runs(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", HOW_TO, ids=name_of)
 def test_pages_on_how_to_do_something_are_short(page):
-    assert len(page.read_text(encoding="utf-8").splitlines()) <= LONGEST
+    typed = re.sub(r"```text\n.*?```\n", "", read(page), flags=re.DOTALL)
+    assert len(typed.splitlines()) <= LONGEST
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
