@@ -15,6 +15,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from PIL import Image
 
 BLUE, GREY = "#1565c0", "#999999"
@@ -106,6 +107,11 @@ def draw_table(source: Path, out: Path) -> None:
         ax.spines[["top", "right", "left"]].set_visible(False)
         ax.set_ylim(-0.8, len(table) - 0.2)
     figure.tight_layout(w_pad=0.5)
+    save(figure, out)
+
+
+def save(figure: Figure, out: Path) -> None:
+    """Write a figure with few colours, so that the file stays small."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", bbox_inches="tight", pad_inches=0.05)
     plt.close(figure)
