@@ -22,6 +22,7 @@ from heatproof.methods.groups import GROUPS
 from heatproof.models.zoo import MODELS
 from heatproof.plan.schema import spec_schema
 from heatproof.protocols import PROTOCOLS
+from heatproof.report.bibliography import entries, keys_of
 
 ORIGIN = "*This page is generated from the code.*"
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Example):+\s*$", re.MULTILINE)
@@ -157,6 +158,17 @@ def keys_table(entry: Mapping[str, Any], properties: Mapping[str, Any]) -> str:
     return table(["key", "default", ""], rows)
 
 
+def linked(citation: str) -> str:
+    """Link the papers that a text names, which semicolons separate, to their DOI or arXiv page."""
+    parts = []
+    for part in citation.split("; "):
+        entry = "".join(entries().get(key, "") for key in keys_of(part))
+        address = re.search(r"(url|doi) = \{(.+?)\}", entry)
+        base = "https://doi.org/" if address and address[1] == "doi" else ""
+        parts.append(f"[{part}]({base}{address[2]})" if address else part)
+    return "; ".join(parts)
+
+
 def methods() -> str:
     text = f"# Methods\n\n{ORIGIN} What each was compared with is in [Methods](../methods.md).\n\n"
     text += "A method is written as an [expression](../glossary.md): "
@@ -167,7 +179,13 @@ def methods() -> str:
     text += "backward pass with its forward pass.\n\n"
     listed = listing("methods")
     rows = [
-        [f"[{m['id']}](#{anchor(m['id'])})", m["family"], m["cost"], yes(m["signed"]), m["paper"]]
+        [
+            f"[{m['id']}](#{anchor(m['id'])})",
+            m["family"],
+            m["cost"],
+            yes(m["signed"]),
+            linked(m["paper"]),
+        ]
         for m in listed
     ]
     text += table(["method", "family", "passes", "signed", "paper"], rows)
@@ -261,7 +279,7 @@ def protocols() -> str:
         text += (
             table(["setting", "default", "values", ""], rows) if rows else "It has no settings.\n"
         )
-        text += f"\n{facts['citation']}.\n"
+        text += f"\n{linked(facts['citation'])}.\n"
     return text
 
 
