@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import heatproof as hp
-from heatproof.data.annotations import _decompressed, _run_lengths, read_annotations
+from heatproof.data.annotations import Region, _decompressed, _run_lengths, read_annotations
 from heatproof.errors import HeatproofError
 
 NAMES = ["cat", "dog"]
@@ -116,6 +116,52 @@ def test_compressed_run_lengths_are_those_of_coco():
     assert _decompressed("P1") == [32]  # of two letters
     assert _decompressed("1352") == [1, 3, 5, 5]  # the fourth is a difference to the second
     assert _decompressed("135N") == [1, 3, 5, 1]  # which may be negative
+
+
+OF_PYCOCOTOOLS = [  # polygons in an image of 60×40, as pycocotools 2.0.11 draws and compresses them
+    (
+        [20.3, 10.1, 41.7, 8.4, 52.2, 30.9, 30.5, 36.6, 12.8, 25.0],
+        "Pa01U13M3M2N3M3M2N3O1O001O1O001O1O0O2O0000000000O1000000O10O12M3N2N2N3L3N2N2N2M3NS9",
+        737,
+    ),
+    (
+        [5.2, 5.7, 50.4, 5.7, 50.4, 12.8, 15.3, 12.8, 15.3, 33.0, 5.2, 33.0],
+        "^6k0=000000000000000000\\Od0000000000000000000000"
+        "0000000000000000000000000000000000000000000000Z<",
+        515,
+    ),
+    (
+        [30.0, 2.0, 33.1, 17.2, 55.0, 18.5, 35.2, 23.3, 29.0, 26.1, 8.0, 36.4, 22.2, 20.0],
+        "[<1U1101O001O001N101O001O001N1O2N1N3N1O2M2O21N6K5K3L100O10001O0O1000000O1000000O1000000O1000n6",
+        322,
+    ),
+]
+
+
+@pytest.mark.parametrize(("polygon", "compressed", "area"), OF_PYCOCOTOOLS)
+def test_outlines_are_those_of_pycocotools(polygon, compressed, area):
+    """Run lengths are the same; polygons differ in few pixels that they only touch."""
+    theirs = _run_lengths({"counts": compressed, "size": [SIZE[1], SIZE[0]]}, SIZE)
+    assert theirs.sum() == area
+    canvas = Image.new("L", SIZE)
+    Region("cat", (0, 0, *SIZE), [polygon]).draw(canvas)
+    ours = np.array(canvas) > 0
+    assert (ours ^ theirs).sum() <= 0.02 * area
+    assert abs(ours.sum() - polygon_area(polygon)) <= 0.02 * area
+
+
+def polygon_area(polygon):
+    x, y = np.array(polygon).reshape(-1, 2).T
+    return abs((x * np.roll(y, -1) - y * np.roll(x, -1)).sum()) / 2
+
+
+def test_a_polygon_is_drawn_where_the_image_is():
+    canvas = Image.new("L", SIZE)
+    far = [-1e6, -1e6, 1e6, -1e6, 1e6, 1e6, -1e6, 1e6]
+    Region("cat", (0, 0, *SIZE), [far]).draw(canvas)
+    assert np.array(canvas).all()
+    many = np.random.default_rng(0).uniform(-9, 70, (5000, 2)).flatten().tolist()
+    Region("cat", (0, 0, *SIZE), [many]).draw(canvas)  # in blocks of edges
 
 
 def test_boxes_of_voc_and_imagenet_count_pixels_from_one(tmp_path, images, model):

@@ -28,6 +28,7 @@ from heatproof.files import content_hash, escape_name
 from heatproof.models.model import Model
 
 T = TypeVar("T")
+DRAWING = 2  # raised when regions are drawn in another way, so that stored scores are not reused
 
 
 class RegionFolder:
@@ -72,7 +73,7 @@ class RegionFolder:
         stamps = dict(zip(named, image_stamps(named), strict=True))
         own = []
         for sample, label in zip(self.ids, self.labels, strict=True):
-            regions = [self.as_boxes, *self._regions(sample, label)]
+            regions = [DRAWING, self.as_boxes, *self._regions(sample, label)]
             own.append(stamps.get(self._masks.get(sample, ""), content_hash(repr(regions))))
         pairs = zip(self.images.fingerprints, own, strict=True)
         return [f"{image} {regions}" for image, regions in pairs]
