@@ -22,7 +22,7 @@ from heatproof.execute.engines.base import LOCAL, EngineOptions, make_engine
 from heatproof.execute.progress import ProgressLike
 from heatproof.execute.run_plan import run_plan
 from heatproof.files import content_hash
-from heatproof.methods import Expression, parse_methods
+from heatproof.methods import Expression, parse_methods, with_seeds
 from heatproof.methods import explain as explain_expression
 from heatproof.models.backends import AUTO
 from heatproof.models.model import Model
@@ -31,7 +31,15 @@ from heatproof.plan.backend_choice import choices_of, choose
 from heatproof.plan.make_plan import make_plan
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.question import Question, as_question
-from heatproof.plan.spec import ProtocolLike, Spec, load_spec, make_spec, parse_protocols
+from heatproof.plan.spec import (
+    MAX_SEEDS,
+    SEEDS_OF_RACE,
+    ProtocolLike,
+    Spec,
+    load_spec,
+    make_spec,
+    parse_protocols,
+)
 from heatproof.plan.tasks import Plan
 from heatproof.protocols import Protocol
 from heatproof.report.sections import SECTIONS
@@ -87,6 +95,7 @@ def evaluate(
     limit: int | None = None,
     reference: Any = None,
     seed: int = 0,
+    seeds: int = 1,
     batch_size: int = 64,
     keep_maps: int | Literal["all"] = 64,
     backend: str | None = None,
@@ -119,6 +128,8 @@ def evaluate(
         reference: Images that are not evaluated, for what some methods, baselines and protocols
             prepare beforehand. By default the training split, or the images beyond the limit.
         seed: Seed for all noise and for the sample order.
+        seeds: Maps of each method that draws random numbers: 2 computes them again with noise of
+            their own (``ig-u|seed(1)``), and `Result.over_seeds` says what the noise changes.
         batch_size: Images in one pass.
         keep_maps: For how many samples of each model images and maps are stored for the report, or
             ``all``.
@@ -164,7 +175,11 @@ def evaluate(
         raise HeatproofError(f"batch_size must be at least 1; got {batch_size}")
     if keep_maps != "all" and (not isinstance(keep_maps, int) or keep_maps < 0):
         raise HeatproofError(f'keep_maps is a number of samples, or "all"; got {keep_maps!r}')
+    if not 1 <= seeds <= MAX_SEEDS:
+        raise HeatproofError(f"seeds is a number of seeds from 1 to {MAX_SEEDS}; got {seeds!r}")
     question = as_question(decide)
+    if question is not None and seeds > 1:
+        raise HeatproofError(SEEDS_OF_RACE)
     entries = [model] if isinstance(model, AnyModel) else list(model)
     portable = None
     if options.engine != "local":
@@ -178,6 +193,7 @@ def evaluate(
             },
             limit=limit,
             seed=seed,
+            seeds=seeds if seeds > 1 else None,
             batch_size=batch_size,
             keep_maps=keep_maps,
             backend=backend,
@@ -194,6 +210,7 @@ def evaluate(
     if precision is not None:
         models = [model.with_precision(precision, approximate) for model in models]
     expressions, parsed = _parse(methods, protocols)
+    expressions = with_seeds(expressions, seeds)
     data_sets = _load(data, models, limit, seed)
     if question is not None and not isinstance(data, str):  # which may be in any order
         data_sets = [d if isinstance(d, SourceData) else shuffled(d, seed) for d in data_sets]

@@ -25,6 +25,7 @@ from heatproof.analysis.race_lanes import Lanes, all_lanes, maps_of
 from heatproof.analysis.race_tables import held_races
 from heatproof.analysis.race_wording import saved, story
 from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings_of
+from heatproof.analysis.seeds import SeedSpread, seed_spreads, with_other_seeds
 from heatproof.analysis.settings import Limits, Raced, SettingScores, scored_settings, summary
 from heatproof.analysis.significance import pair_lines
 from heatproof.analysis.tables import groups
@@ -58,12 +59,45 @@ class RunStatistics(Run):
     def settings(self) -> list[SettingScores]:
         """The scores of every model and setting with their draws, which all statistics share."""
         return scored_settings(
-            self.rows,
+            self.rows[~self.rows["method"].isin(self.other_seeds)],
             aggregate_draws=self.aggregate_draws,
             layers=self.ranked_layers,
             limits=self.limits,
             raced=self.raced,
         )
+
+    @cached_property
+    def other_seeds(self) -> list[str]:
+        """Methods that are another with noise of its own; they are not ranked beside it."""
+        return [m for labels in with_other_seeds(self.methods).values() for m in labels[1:]]
+
+    @cached_property
+    def seed_spreads(self) -> list[SeedSpread]:
+        """How scores vary between seeds of the same method, where the run has several.
+
+        Settings whose values are computed from all samples together have none.
+        """
+        found = seed_spreads(self.rows, self.methods)
+        return [s for s in found if not self.protocols[s.setting].aggregates]
+
+    def over_seeds(self) -> pd.DataFrame:
+        """Compare the scores of methods that were evaluated with several seeds.
+
+        Returns:
+            One line per model, protocol, setting, baseline and method: ``seeds``, ``n`` (samples
+            that all of them have a score for), ``lowest`` and ``highest`` (mean score of a seed),
+            ``between`` (the variance of a sample's score between seeds, averaged over samples),
+            ``variance`` (of the scores over samples) and ``share``, the first of the second.
+        """
+        names = ["method", "seeds", "n", "lowest", "highest", "between", "variance", "share"]
+        lines = [
+            (
+                *(*s.key, s.method, len(s.means), s.n, min(s.means), max(s.means)),
+                *(s.between, s.total, s.share),
+            )
+            for s in self.seed_spreads
+        ]
+        return pd.DataFrame(lines, columns=[*GROUP, *names])
 
     @cached_property
     def question(self) -> Question | None:

@@ -46,6 +46,7 @@ class BaselineEntry:
     blind: bool = False
     source: str | None = None  # hash of a user's code; None for what ships with heatproof
     cached: bool = False
+    stochastic: bool = False
 
     @cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -67,6 +68,7 @@ def baseline(
     imputes: bool = False,
     blind: bool = False,
     cached: bool = False,
+    stochastic: bool = False,
 ) -> Callable[[Fill], Fill]:
     """Register a function that says what removed pixels become.
 
@@ -102,6 +104,8 @@ def baseline(
             kept in the cache directory by image, removed pixels, seed, code and arguments. The
             function is given one image at a time, and pixels that are not removed stay as they
             are. It may depend on nothing else, such as the weights of the network.
+        stochastic: Whether what it fills in depends on the seed of ``rng``; baselines of your own
+            count as stochastic.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -129,6 +133,7 @@ def baseline(
             blind,
             source_hash(function),
             cached,
+            stochastic,
         )
         BASELINES.add(entry, function)
         return function

@@ -48,7 +48,7 @@ def value_range(
     return model.input_range
 
 
-@baseline("random-color", group="colour", blind=True)
+@baseline("random-color", group="colour", blind=True, stochastic=True)
 def random_color(
     x: Tensor,
     *,

@@ -20,7 +20,7 @@ from heatproof.tensor.resample import nearest
 Cells = Annotated[int, Field(ge=1)]  # grid cells per side; at most as many as there are pixels
 
 
-@baseline("uniform", group="noise", blind=True)
+@baseline("uniform", group="noise", blind=True, stochastic=True)
 def uniform(
     x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None
 ) -> Tensor:
@@ -32,7 +32,7 @@ def uniform(
     return bottom + (top - bottom) * rng.uniform("baseline uniform", x.shape[1:]).to(x)
 
 
-@baseline("normal", group="noise", version=2, blind=True)
+@baseline("normal", group="noise", version=2, blind=True, stochastic=True)
 def normal(
     x: Tensor,
     *,
@@ -53,7 +53,7 @@ def normal(
     return noise.clamp(*value_range("normal", x, model, low, high))
 
 
-@baseline("additive-uniform", group="noise")
+@baseline("additive-uniform", group="noise", stochastic=True)
 def additive_uniform(
     x: Tensor, *, model: Model | None, rng: Rng, low: float = 0.0, high: float = 1.0
 ) -> Tensor:
@@ -65,7 +65,7 @@ def additive_uniform(
     return x + low + (high - low) * noise
 
 
-@baseline("additive-normal", group="noise")
+@baseline("additive-normal", group="noise", stochastic=True)
 def additive_normal(
     x: Tensor, *, model: Model | None, rng: Rng, std: Annotated[float, Field(gt=0)] = 1.0
 ) -> Tensor:

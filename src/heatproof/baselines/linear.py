@@ -60,7 +60,7 @@ def _drawn(seed: int, sample: str, shape: tuple[int, ...]) -> Tensor:  # shape
     return Rng(seed, [sample]).normal("baseline linear", shape)[0]
 
 
-@baseline("linear", group="imputed", version=3, imputes=True)
+@baseline("linear", group="imputed", version=3, imputes=True, stochastic=True)
 def linear(
     x: Tensor,
     removed: Tensor,

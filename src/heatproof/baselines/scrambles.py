@@ -21,7 +21,7 @@ Compat = Literal["xplique"] | None
 CLIPPING_ROUNDS = 20  # the error shrinks by the fraction of clipped values in each
 
 
-@baseline("permutation", group="local")
+@baseline("permutation", group="local", stochastic=True)
 def permutation(x: Tensor, *, model: Model | None, rng: Rng, compat: Compat = None) -> Tensor:
     """The pixels of each image in random order.
 
@@ -30,7 +30,7 @@ def permutation(x: Tensor, *, model: Model | None, rng: Rng, compat: Compat = No
     return permuted(x, _draw(rng, "permutation", x.shape[2:].numel(), compat).argsort(stable=True))
 
 
-@baseline("local-permutation", group="local")
+@baseline("local-permutation", group="local", stochastic=True)
 def local_permutation(
     x: Tensor, *, model: Model | None, rng: Rng, cells: Cells = 8, compat: Compat = None
 ) -> Tensor:
@@ -47,7 +47,7 @@ def local_permutation(
     return permuted(x, order_within(cell_of_pixel, draw))
 
 
-@baseline("scramble-magnitude", group="spectral", version=2)
+@baseline("scramble-magnitude", group="spectral", version=2, stochastic=True)
 def scramble_magnitude(
     x: Tensor,
     *,
@@ -66,7 +66,7 @@ def scramble_magnitude(
     return _scrambled_in_range(x, "magnitude", model, rng, low, high, compat)
 
 
-@baseline("scramble-phase", group="spectral", version=2)
+@baseline("scramble-phase", group="spectral", version=2, stochastic=True)
 def scramble_phase(
     x: Tensor,
     *,

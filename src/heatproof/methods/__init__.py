@@ -2,7 +2,13 @@
 
 from heatproof.methods.base import METHODS, TRANSFORMS, method, transform
 from heatproof.methods.explain import Explainer, explain
-from heatproof.methods.expression import Expression, expand_layers, named, parse_methods
+from heatproof.methods.expression import (
+    Expression,
+    expand_layers,
+    named,
+    parse_methods,
+    with_seeds,
+)
 from heatproof.methods.groups import GROUPS
 from heatproof.registry import import_modules
 
@@ -18,6 +24,7 @@ __all__ = [
     "named",
     "parse_methods",
     "transform",
+    "with_seeds",
 ]
 
 import_modules(__name__)

@@ -86,6 +86,7 @@ class MethodEntry:
         base: The id of the entry that it adds noise to.
         layers: Where it is defined: ``any`` or ``input``.
         shares_passes: Whether its passes serve all evaluated cells of a grid.
+        stochastic: Whether its maps depend on the seed, also without noise or a random baseline.
     """
 
     id: str
@@ -105,6 +106,7 @@ class MethodEntry:
     base: str = ""
     layers: str = "any"
     shares_passes: bool = False
+    stochastic: bool = False
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -162,9 +164,14 @@ class TransformEntry:
             return self.source
         return self.version if self.version > 1 else None
 
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether the function takes ``rng``."""
+        return "rng" in inspect.signature(self.function).parameters
+
     def apply(self, maps: Tensor, arguments: Mapping[str, Any], rng: Rng) -> Tensor:
         """Transform maps ``(B, h, w)``; the function is passed ``rng`` if it takes it."""
-        if "rng" in inspect.signature(self.function).parameters:
+        if self.is_stochastic:
             return self.function(maps, **arguments, rng=rng)
         return self.function(maps, **arguments)
 
@@ -204,6 +211,7 @@ def method(
     prepare: Prepare | None = None,
     layers: Literal["any", "input"] = "any",
     shares_passes: bool = False,
+    stochastic: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function as an attribution method.
 
@@ -242,6 +250,8 @@ def method(
         layers: Where the method is defined: ``any`` layer, or the ``input`` only.
         shares_passes: Whether all its passes serve every evaluated cell of a grid, by
             ``variant_scores``.
+        stochastic: Whether maps depend on the seed of ``rng``, so that ``seeds: 2`` of a spec
+            computes them twice; methods of your own count as stochastic.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -267,6 +277,7 @@ def method(
             prepare,
             layers=layers,
             shares_passes=shares_passes,
+            stochastic=stochastic,
         )
         METHODS.add(entry, function)
         return function

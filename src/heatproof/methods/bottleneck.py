@@ -68,6 +68,7 @@ def why_no_probability(model: Model) -> str:
     applies=why_no_probability,
     prepare=statistics,
     version=2,
+    stochastic=True,
 )
 def iba(
     model: Model,

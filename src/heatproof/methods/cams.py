@@ -116,6 +116,7 @@ _STD: dict[NoiseUnit, float] = {"range": 0.15, "absolute": 0.3}
 @cam(
     "sg-cam++",
     paper="Omeiza et al. 2019",
+    stochastic=True,
     needs=("gradient", "image"),
     cost=lambda arguments: (0, arguments["n"]),
     version=2,

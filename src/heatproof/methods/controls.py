@@ -16,7 +16,7 @@ from heatproof.tensor.noise import Rng
 control = partial(method, family="control")
 
 
-@control("random")
+@control("random", stochastic=True)
 def random(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     """N(0, 1) per pixel."""
     return rng.normal("random map", x.shape[2:]).to(x)

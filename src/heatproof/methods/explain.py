@@ -172,7 +172,7 @@ class Explainer:
                 self.model.tail(expression.layer),
                 batch.x,
                 batch.target,
-                rng=self.rng,
+                rng=self._rng(expression),
                 **arguments,
             )
 
@@ -194,8 +194,9 @@ class Explainer:
             first = torch.zeros(())
             second = torch.zeros(())
             copies = [MapNotes(len(h)) for _ in range(noise.n)]
+            rng = self._rng(expression)
             for i, copy in enumerate(copies):
-                noisy = h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h)
+                noisy = h + width * rng.normal(f"noise {i}", h.shape[1:]).to(h)
                 noisy_batch = ModelBatch(tail, noisy, self.batch.target)
                 raw = self._call(expression, noisy_batch.at("input"), copy, Checkpoint())
                 self._checked(raw, h, expression)
@@ -206,6 +207,12 @@ class Explainer:
         first, second, copies = self._moments[expression.noise_key]
         notes.add_of_copies(copies)
         return {"mean": first, "sq": second, "var": (second - first**2).clamp(min=0)}[noise.kind]
+
+    def _rng(self, expression: Expression) -> Rng:
+        """Return the noise of a method: that of the samples, or that of another seed."""
+        if not expression.seed:
+            return self.rng
+        return Rng(self.rng.seed + expression.seed, self.rng.ids, self.rng.device)
 
     @contextmanager
     def _guarding(self, h: Tensor, expression: Expression) -> Iterator[None]:
@@ -284,7 +291,7 @@ class Explainer:
         for transform, arguments in expression.transforms:
             if transform.at == "image":
                 maps = self.resized(maps)
-            maps = transform.apply(maps, arguments, self.rng)
+            maps = transform.apply(maps, arguments, self._rng(expression))
         return maps
 
     def resized(self, maps: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)

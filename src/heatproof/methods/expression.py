@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError, format_error, unknown
-from heatproof.expressions import Call, call_label, parse_call, split
+from heatproof.expressions import Call, call_label, options, parse_call, split
 from heatproof.methods.adapters import Adapted, is_plain
 from heatproof.methods.base import (
     METHODS,
@@ -36,6 +37,7 @@ from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 from heatproof.userfile import PREFIX, from_file
 
+SEED = "seed"  # in an expression: ig-u|seed(1) has other noise than ig-u
 ALL_LAYERS = "all"  # in an expression: each layer of a model from its input to `final`
 
 
@@ -129,6 +131,7 @@ class Expression:
         noise: The noise, if there is any.
         noise_key: The key of the noisy maps that it is computed from; expressions that differ only
             in kind or reduction share them.
+        seed: What is added to the seed of the run for the noise of the method.
         calls: Method and transforms as they were written.
         name: The label that the user gave it; empty if there is none.
     """
@@ -143,6 +146,7 @@ class Expression:
     map_key: str
     noise: Noise | None = None
     noise_key: str = ""
+    seed: int = 0
     calls: tuple[Call, ...] = field(default=(), hash=False)
     name: str = ""
 
@@ -192,6 +196,19 @@ class Expression:
         return (self.entry.source, _baseline_source(self.arguments), *transforms)
 
     @property
+    def is_stochastic(self) -> bool:
+        """Whether its maps depend on the seed, as far as is known; code of others may."""
+        baseline = baseline_of(self.arguments)
+        of_others = self.entry.source is not None and not is_map_file(self.entry.id)
+        return bool(
+            self.noise
+            or self.entry.stochastic
+            or of_others
+            or (baseline and (baseline.entry.stochastic or baseline.entry.source is not None))
+            or any(transform.is_stochastic for transform, _ in self.transforms)
+        )
+
+    @property
     def shares_gradient(self) -> bool:
         """Whether one gradient at its layer is all it needs, so that a backward can be shared."""
         one = self.entry.takes("batch") and self.cost == (0, 1) and self.noise is None
@@ -235,6 +252,23 @@ class Expression:
         head, *tail = self.calls
         noise = len(tail) - len(self.transforms)
         return self._build(self.entry, head, self.layer, tail[: noise + count])
+
+    def reseeded(self, seed: int) -> Expression:
+        """Return the expression with noise of its own: that of a run with a seed so much higher."""
+        head, *tail = self.calls
+        modifiers = len(tail) - len(self.transforms)
+        tail.insert(modifiers, Call(SEED, (seed,)))
+        return self._build(self.entry, head, self.layer, tail).called(
+            f"{self.name}|{SEED}({seed})" if self.name else ""
+        )
+
+    @property
+    def first_seed(self) -> Expression:
+        """The same with the noise of the run's seed."""
+        head, *tail = self.calls
+        tail = [call for call in tail if call.name != SEED]
+        name = self.name.removesuffix(f"|{SEED}({self.seed})")
+        return self._build(self.entry, head, self.layer, tail).called(name)
 
     @classmethod
     def parse(cls, text: Any) -> Expression:
@@ -297,11 +331,14 @@ class Expression:
         )
         full_call = str(Call(entry.id, (), dict(sorted(arguments.items()))))
         noise, labels, tail = _noise(entry, arguments, tail)
+        seed, tail = _seed(tail)
+        of_seed = f"|{SEED} {seed}" if seed else ""
+        labels += [str(Call(SEED, (seed,)))] if seed else []
         revision = f" v{entry.version}{_source_suffix(entry.source, _baseline_revision(arguments))}"
         arguments = {
             k: v for k, v in arguments.items() if entry.noise is None or k not in Noise.model_fields
         }
-        map_key = f"{full_call}@{layer}{revision}" + (f"|noise {noise}" if noise else "")
+        map_key = f"{full_call}@{layer}{revision}" + (f"|noise {noise}" if noise else "") + of_seed
         transforms = []
         signed = entry.signed and (noise is None or noise.kind == "mean")
         canonical = [map_key]
@@ -309,6 +346,10 @@ class Expression:
             if step.name == "noise":
                 raise HeatproofError(
                     f"noise stands directly after the method: {entry.id}|noise(n=20, std=0.15)|…"
+                )
+            if step.name == SEED:
+                raise HeatproofError(
+                    f"{SEED} stands once, after the method and its noise: {entry.id}|{SEED}(1)|…"
                 )
             transform = TRANSFORMS.resolve(step.name)
             bound = step.bind(transform.parameters, "transform")
@@ -324,7 +365,7 @@ class Expression:
             base = METHODS[entry.base] if entry.base else entry
             sources = _source_suffix(base.source, _baseline_source(arguments))
             noisy_call = f"{Call(base.id, (), without_reduce)}@{layer} v{base.version}{sources}"
-            noise_key = f"{noisy_call} {noise.model_dump(exclude={'kind'})}"
+            noise_key = f"{noisy_call} {noise.model_dump(exclude={'kind'})}{of_seed}"
         return cls(
             entry,
             arguments,
@@ -336,6 +377,7 @@ class Expression:
             map_key,
             noise,
             noise_key,
+            seed,
             calls,
         )
 
@@ -370,6 +412,18 @@ def _noise(
     parameters = Noise.parameters()
     bound = tail[0].bind(parameters, "modifier")
     return Noise(**bound), [call_label(tail[0], bound, parameters)], tail[1:]
+
+
+def _seed(tail: list[Call]) -> tuple[int, list[Call]]:
+    """Split off ``seed(1)``, which stands before all transforms; 0 if there is none."""
+    if not tail or tail[0].name != SEED:
+        return 0, tail
+    bound = tail[0].bind(options(_seed_parameters), "modifier")
+    return bound["seed"], tail[1:]
+
+
+def _seed_parameters(seed: Annotated[int, Field(ge=1, le=10**6)]) -> None:
+    """Have the parameters of ``|seed(1)``."""
 
 
 def _source_suffix(*sources: int | str | None) -> str:
@@ -461,6 +515,17 @@ def expand_layers(expressions: Sequence[Expression], model: Model) -> list[Expre
             at_layer = expression.at(layer)
             by_label[at_layer.label] = at_layer
     return list(by_label.values())
+
+
+def with_seeds(expressions: Sequence[Expression], seeds: int) -> list[Expression]:
+    """Return expressions, and those whose maps depend on the seed with so many seeds in all."""
+    found: dict[str, Expression] = {}
+    for expression in expressions:
+        found.setdefault(expression.label, expression)
+        if expression.is_stochastic and not expression.seed:
+            for other in map(expression.reseeded, range(1, seeds)):
+                found.setdefault(other.label, other)
+    return list(found.values())
 
 
 def parse_methods(texts: Sequence[Any]) -> list[Expression]:

@@ -99,7 +99,14 @@ def ig(
     return integrated_gradients(model, x, filled, target, steps, rule, score)
 
 
-@method("ig-u", family="gradient", paper="Hesse et al. 2024", needs=("gradient",), cost=_steps)
+@method(
+    "ig-u",
+    family="gradient",
+    paper="Hesse et al. 2024",
+    needs=("gradient",),
+    cost=_steps,
+    stochastic=True,
+)
 def ig_u(
     model: Model,
     x: Tensor,

@@ -105,6 +105,7 @@ def _cost(arguments: Mapping[str, Any]) -> tuple[int, int]:
     applies=_not_applicable,
     prepare=_prepare,
     layers="input",
+    stochastic=True,
 )
 def input_iba(
     model: Model,

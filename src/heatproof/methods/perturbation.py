@@ -318,7 +318,14 @@ def _masks(arguments: Mapping[str, Any]) -> tuple[int, int]:
     return arguments["masks"], 0
 
 
-@perturbation("rise", paper="Petsiuk et al. 2018", signed=False, cost=_masks, shares_passes=True)
+@perturbation(
+    "rise",
+    paper="Petsiuk et al. 2018",
+    signed=False,
+    cost=_masks,
+    shares_passes=True,
+    stochastic=True,
+)
 def rise(
     model: Model,
     x: Tensor,
@@ -356,7 +363,14 @@ def rise(
     return rise_maps(model, x, target, drawn, p, score, fill, compat, rng.ids, name)
 
 
-@perturbation("rise-u", paper="Hesse et al. 2024", signed=False, cost=_masks, shares_passes=True)
+@perturbation(
+    "rise-u",
+    paper="Hesse et al. 2024",
+    signed=False,
+    cost=_masks,
+    shares_passes=True,
+    stochastic=True,
+)
 def rise_u(
     model: Model,
     x: Tensor,

@@ -96,7 +96,12 @@ def cell_scores(
 # Linear surrogates
 
 
-@perturbation("lime", paper="Ribeiro et al. 2016", cost=lambda arguments: (arguments["masks"], 0))
+@perturbation(
+    "lime",
+    paper="Ribeiro et al. 2016",
+    cost=lambda arguments: (arguments["masks"], 0),
+    stochastic=True,
+)
 def lime(
     model: Model,
     x: Tensor,
@@ -154,7 +159,7 @@ def _coalitions(arguments: Mapping[str, Any]) -> tuple[int, int]:
     return min(arguments["masks"], 2 ** ((arguments["cells"] or CELLS_PER_SIDE) ** 2) - 2) + 2, 0
 
 
-@perturbation("kernelshap", paper="Lundberg & Lee 2017", cost=_coalitions)
+@perturbation("kernelshap", paper="Lundberg & Lee 2017", cost=_coalitions, stochastic=True)
 def kernelshap(
     model: Model,
     x: Tensor,

@@ -190,18 +190,22 @@ def _views(
     model: Model,
     data: Data,
     protocols: Sequence[Protocol],
-    refused: Mapping[str, str],
+    refused: dict[str, str],
     accepted: Mapping[str, Sequence[tuple[Model, Data]]],
 ) -> list[tuple[View, list[Protocol]]]:
-    """Return each view once, with its protocols; a refused protocol goes with the plain view."""
+    """Return each view once, with its protocols; a refused protocol goes with the plain view.
+
+    Protocols that find that they are not applicable to the data join ``refused``.
+    """
     views: dict[ViewKey, View] = {}
     evaluating: dict[ViewKey, list[Protocol]] = {}
     for protocol in protocols:
         name = protocol.canonical
-        if refused[name]:
-            chosen = [View(ViewKey(), model, data)]
-        else:
-            chosen = protocol.views(model, data, accepted[name])
+        chosen: Sequence[View] = [View(ViewKey(), model, data)]
+        try:
+            chosen = chosen if refused[name] else protocol.views(model, data, accepted[name])
+        except NotApplicable as error:
+            refused[name] = str(error)
         for view in chosen:
             views.setdefault(view.key, view)
             evaluating.setdefault(view.key, []).append(protocol)

@@ -115,6 +115,7 @@ def method_facts(expression: Expression, cost: Cost | None = None) -> MethodFact
         transforms=tuple(transforms),
         cost=cost,
         map_key=expression.map_key,
+        first_seed=expression.first_seed.label if expression.seed else "",
     )
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from heatproof.data.altered import ALTERATIONS
 from heatproof.errors import HeatproofError, format_invalid, unknown
 from heatproof.expressions import parse_call
-from heatproof.methods import Expression, parse_methods
+from heatproof.methods import Expression, parse_methods, with_seeds
 from heatproof.models.backends import SINGLE, BackendName, PrecisionName, at_precision
 from heatproof.models.nets import SHIPPED, net_named
 from heatproof.models.paper_networks import fine_tuned_url
@@ -50,6 +50,11 @@ EXPANDED_KEYS = ("trained_on", "seed", "target")  # of a model: a list stands fo
 MAX_ENTRIES = 2000  # models, methods or protocols, one per combination of settings
 MAX_PATH_CHARACTERS = 1000  # characters of a name, which may be that of a file
 MAX_NAME_CHARACTERS = 200  # characters of another name
+MAX_SEEDS = 100
+SEEDS_OF_RACE = (
+    "seeds compares a method with itself on all images, and decide drops methods on the way; "
+    "leave one of them out"
+)
 MAX_LISTED_PROBLEMS = 20  # that a message lists
 
 
@@ -291,6 +296,11 @@ class Spec(_Strict):
     version: Literal[1] = Field(default=1, description="of the format of specs")
     about: str | None = Field(default=None, description="what it shows, in a sentence or two")
     seed: int = Field(default=0, ge=0, description="seed for all noise and for the sample order")
+    seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] | None = Field(
+        default=None,
+        description="maps of each method that draws random numbers, by default one: 2 computes "
+        "them again with noise of their own, and the report says what the noise changes",
+    )
     models: tuple[ModelSpec, ...] = Field(min_length=1)
     data: DataSpec
     reference: ReferenceSpec | None = Field(
@@ -363,6 +373,12 @@ class Spec(_Strict):
         return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
+    def _seeds_have_the_same_images(self) -> Spec:
+        if self.decide is not None and (self.seeds or 1) > 1:
+            raise ValueError(SEEDS_OF_RACE)
+        return self
+
+    @model_validator(mode="after")
     def _backend_has_the_precision(self) -> Spec:
         at_precision(self.backend, self.precision or SINGLE)
         if self.approximate and self.precision in (None, SINGLE):
@@ -372,7 +388,7 @@ class Spec(_Strict):
     def expressions(self, model: ModelSpec | None = None) -> list[Expression]:
         """Return the methods, or those of a model."""
         own = model.methods if model else None
-        return parse_methods(list(own or self.methods))
+        return with_seeds(parse_methods(list(own or self.methods)), self.seeds or 1)
 
     def uses_only_fine_tuned(self, model: ModelSpec) -> bool:
         """Return whether only fine-tuned weights of a model are evaluated."""

@@ -64,6 +64,11 @@ class Localization(Protocol):
     pool: Literal["common"] | None = Field(
         default=None, description="common: only images on which all models are confident"
     )
+    missing: Literal["skip"] | None = Field(
+        default=None,
+        description="skip: without enough images for a grid it is not applicable; by default an "
+        "error",
+    )
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"random_score": 1 / self.grid**2}
@@ -91,15 +96,20 @@ class Localization(Protocol):
         confident = [(model, data)]
         if self.pool == "common":
             confident += [(other, its_data) for other, its_data in among if other is not model]
-        cells, pool = make_grids(
-            confident,
-            self.grid,
-            repeated=self.repeated,
-            confidence=self.confidence,
-            count=self.grids,
-            most=self.most,
-            seed=self.seed,
-        )
+        try:
+            cells, pool = make_grids(
+                confident,
+                self.grid,
+                repeated=self.repeated,
+                confidence=self.confidence,
+                count=self.grids,
+                most=self.most,
+                seed=self.seed,
+            )
+        except HeatproofError as error:
+            if self.missing is None:
+                raise
+            raise NotApplicable(f"{self.id}: {error}") from None
         load = lru_cache(CACHED_GRIDS * self.grid**2)(data.load)
         models = self.cell_models(model)
         data_of = {cell: Grids(data, cells, self.grid, cell, pool, load) for cell in models}

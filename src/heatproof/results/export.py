@@ -57,6 +57,7 @@ TABLES = {
         "rank correlations of all settings", lambda result: result.agreement(by="setting")
     ),
     "variance": Table("which choice moves the ranking", Result.variance),
+    "seeds": Table("what the noise of methods changes", Result.over_seeds),
     "costs": Table("passes, time alone and memory of a map", Result.costs),
     "quality": Table("mean rank and what a map costs", lambda r: _figure_lines(r, "quality")),
     "layers": Table("scores of methods at several layers", lambda r: _figure_lines(r, "layers")),

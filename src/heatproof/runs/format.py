@@ -563,6 +563,7 @@ class MethodFacts(Content):
     transforms: tuple[TransformFacts, ...]
     cost: tuple[Count, Count] | None  # forward and backward passes for a map; None: unknown
     map_key: str  # methods with the same map key share their maps
+    first_seed: str = ""  # the label with the seed of the run; empty: it has that
 
 
 class ProtocolFacts(Content):

@@ -19,6 +19,7 @@ from heatproof.analysis.agreement import (
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Agreement, Standings, agreement
 from heatproof.analysis.run_statistics import RunStatistics
+from heatproof.analysis.seeds import SeedSpread
 from heatproof.analysis.variance import Shares
 from heatproof.figures.charts import BumpChart, Ranks
 from heatproof.report.sections.base import section
@@ -106,6 +107,7 @@ class Content:
     controls: list[str]
     twins: list[Twins]
     variance: Shares | None
+    seeds: dict[str, list[SeedSpread]]  # by model
     answers: list[Answer]
 
 
@@ -132,6 +134,7 @@ def content(run: RunStatistics, site: Site) -> Content:
         answers=_answers(comparisons),
         twins=[twins for standing in run.standings for twins in _twins(run, standing)],
         variance=run.variance_split,
+        seeds={m: [s for s in run.seed_spreads if s.key[0] == m] for m in run.models},
     )
 
 
