@@ -1,7 +1,9 @@
 """Sanity, robustness, descriptors and localization beside Quantus: values and times, in one run.
 
 Both explain the same network by the same gradient, for the same random networks, noise and classes.
-Prints the largest difference of a score and the processor times in turn, ours and theirs.
+Prints the largest difference of a score and the processor times in turn, ours and theirs. With
+--ten, `randomization` of ten methods: ours in one call beside one call of Quantus for each method,
+whose maps are ours, and beside the bare passes that ours made.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -32,11 +34,17 @@ from heatproof.tensor.noise import Rng
 import_torchvision()
 
 import quantus  # noqa: E402
+from quantus.helpers import asserts  # noqa: E402
 from quantus.helpers.model.pytorch_model import PyTorchModel  # noqa: E402
 
 COPIES = 10
 RADIUS = 0.02
 NETWORKS = 5
+SHARING = """saliency ixg ixg|abs saliency|smooth(9) gradcam gradcam++ xgradcam layercam
+    gradcam@middle layercam@middle"""
+MIXED = """saliency ixg ig(steps=16) smoothgrad(n=10) guided-backprop deconvnet gradcam layercam
+    lrp-focus occlusion(size=16,stride=8)"""
+TEN = {"gradients": SHARING.split(), "mixed": MIXED.split()}  # share a gradient; of study sanity
 
 
 def saliency(model: Any, inputs: np.ndarray, targets: np.ndarray, **_: Any) -> np.ndarray:
@@ -76,7 +84,7 @@ class Comparison:
         return list(score_batch(self.model, batch, [evaluation]).outcomes[evaluation].values)
 
     def theirs(self, metric: type, **options: Any) -> list[float]:
-        call = metric(abs=False, normalize=False, disable_warnings=True, **options)
+        call = metric(abs=False, normalise=False, disable_warnings=True, **options)
         found = call(
             self.model.module,
             self.x.numpy(),
@@ -186,15 +194,83 @@ def timed(call: Callable[[], list[float]], repeats: int) -> tuple[list[float], f
     return values, min(seconds)
 
 
+def compare_ten(comparison: Comparison, methods: list[str], given: bool) -> str:
+    """Return a line of a table: `randomization` of ten methods, ours, bare passes and Quantus.
+
+    Quantus is given our random networks, or makes its own anew for every method, one per layer.
+    """
+    model, ids, x, target = comparison.model, comparison.ids, comparison.x, comparison.target
+    size = model.height
+    own = PyTorchModel(model.module, channel_first=True).random_layer_generator_length
+    count = NETWORKS if given else own
+    (protocol,) = parse_protocols([f"randomization(networks={count})"])
+    evaluations = [Evaluation(protocol, Expression.parse(method)) for method in methods]
+    networks = random_networks(model, "cascading", "top-down", NETWORKS) if given else []
+    by_module = {id(network.module): network for network in (model, *networks)}
+
+    def ours() -> dict[str, list[float]]:
+        found = score_batch(model, Batch(ids, x, target.tolist(), None, {}), evaluations)
+        return {e.expression.label: list(found.outcomes[e].values) for e in evaluations}
+
+    def theirs() -> dict[str, list[float]]:
+        found = {}
+        for method in methods:
+
+            def maps(model: Any, inputs: Any, targets: Any, method: str = method, **_: Any) -> Any:
+                known = by_module.get(id(model)) or hp.Model(model, size=size)
+                images = torch.from_numpy(inputs).float()
+                return hp.explain(known, images, targets.tolist(), method, ids=ids)[:, None].numpy()
+
+            call = quantus.MPRT(abs=False, normalise=False, disable_warnings=True)
+            scores = call(
+                model.module, x.numpy(), target.numpy(), explain_func=maps, channel_first=True
+            )
+            scores.pop("original", None)
+            found[method] = list(np.mean(list(scores.values()), 0))
+        return found
+
+    with comparison.given_networks("cascading", NETWORKS) if given else nullcontext():
+        other, their_time = timed(theirs, 1)
+    model.pass_counts.clear()
+    mine, own_time = timed(ours, 1)
+    counts = dict(model.pass_counts)
+    _, bare = timed(lambda: bare_passes(model, x, target, counts), 1)
+    apart = max(np.nanmax(np.abs(np.array(mine[m]) - np.array(other[m]))) for m in methods)
+    shown = f"{apart:.1e}" if given else "other networks"
+    return (
+        f"| {count} | {shown} | {own_time:.1f} | {own_time / bare:.2f} | {their_time:.1f} "
+        f"| {their_time / own_time:.1f} |"
+    )
+
+
+def bare_passes(model: hp.Model, x: Any, target: Any, counts: dict[str, int]) -> None:
+    """Make as many passes, of rows of a full batch."""
+    images = len(x)
+    for _ in range(round(counts["backward"] / images)):
+        saliency(model.module, x.numpy(), target.numpy())
+    with torch.no_grad():
+        for _ in range(round(max(0, counts["forward"] - counts["backward"]) / images)):
+            model.module(x)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=64, choices=(64, 224))
+    parser.add_argument("--size", type=int, default=64, choices=(64, 112, 224))
     parser.add_argument("--images", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--ten", choices=TEN, help="randomization of ten methods")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     comparison = Comparison(arguments.size, arguments.images)
+    if arguments.ten:
+        asserts.assert_attributions = lambda **_: None  # it refuses maps of zeros, as CAMs may be
+        print("| networks | number | difference | ours, s | over bare | Quantus, s | ratio |")
+        print("| --- | --- | --- | --- | --- | --- | --- |")
+        for name, given in (("ours", True), ("its own", False)):
+            line = compare_ten(comparison, TEN[arguments.ten], given)
+            print(f"| {name} {line}", flush=True)
+        return
     print("| ours | Quantus | our mean | theirs | largest difference | ours, s | theirs / ours |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, (theirs, call) in comparison.cases().items():

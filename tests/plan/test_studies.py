@@ -136,7 +136,7 @@ def test_data_in_short_form_are_replaced():
         ("=3", "takes key=value"),
         ("protocols.7.patches=4", "is not the number of an entry; there are 1, from 0"),
         ("data.limt=3", 'unknown key "limt"; did you mean limit'),
-        ("seeds=3", 'unknown key "seeds"; did you mean seed'),
+        ("sed=3", 'unknown key "sed"; did you mean seed'),
         ("protocols.0.pathes=4", "has no setting 'pathes'"),
         ("seed=[", "not readable as YAML"),
         ("seed.low=3", "is not a key of 0"),

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
@@ -70,6 +71,17 @@ def test_the_audit_has_every_kind_and_takes_networks_without_fine_tuned_weights(
     assert skipped["message"].str.contains("has no weights fine-tuned for 16/zero").all()
     with pytest.raises(HeatproofError, match="has no weights fine-tuned for 16/zero"):
         hp.evaluate(model, data, ["ixg"], ["idsds"])
+
+
+def test_grids_that_cannot_be_made_are_left_out_with_the_reason():
+    data = hp.TensorData(torch.rand(6, 3, 64, 64), ids=[str(i) for i in range(6)])
+    protocols = ["sds", "gridpg(missing=skip)"]
+    scores = hp.evaluate("paperbirds/resnet", data, ["ixg"], protocols).scores
+    skipped = scores[scores["protocol"] == "gridpg"]
+    assert len(skipped) == 6 and skipped["status"].eq("n/a").all()
+    assert skipped["message"].str.contains("gridpg: .* has images without a label").all()
+    with pytest.raises(HeatproofError, match="has images without a label"):
+        hp.evaluate("paperbirds/resnet", data, ["ixg"], ["sds", "gridpg"])
 
 
 def test_the_setting_does_not_change_the_records_of_runs_without_it():

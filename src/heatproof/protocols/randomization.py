@@ -20,7 +20,12 @@ from heatproof.models.targets import Explains
 from heatproof.protocols.base import EvalBatch, Kind, Protocol, Scores, Shared, protocol
 from heatproof.protocols.removal import cached
 from heatproof.tensor.descriptors import level_entropy
-from heatproof.tensor.map_similarity import Normalization, Similarity, map_similarity
+from heatproof.tensor.map_similarity import (
+    Normalization,
+    Similarity,
+    map_similarity,
+    similarity_to,
+)
 from heatproof.tensor.noise import chance
 
 DEVIATION = 0.1  # of the noise of `denoise`
@@ -139,12 +144,13 @@ class Randomization(RandomNetworks):
         map then, which counts as a similarity of 0.
         """
         own, networks = self._pairs(model, batch, maps)
+        similarity = similarity_to(own, self.similarity, self.normalization)
         similarities = []
         finite = torch.ones(len(maps), dtype=torch.bool, device=maps.device)
         for network in networks:
             other = self._maps(model, batch, network)
             finite &= _finite(other)
-            similarities.append(map_similarity(own, other, self.similarity, self.normalization))
+            similarities.append(similarity(other))
         curve = torch.stack(similarities, 1)
         value = torch.where(finite, curve.nan_to_num(0).mean(1), torch.nan)
         return Scores(value, _reasons(finite, NETWORK_NOT_FINITE), {"similarity": curve})

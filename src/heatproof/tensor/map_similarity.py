@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heatproof.tensor.rank import spearman
+from heatproof.tensor.rank import centred_ranks, correlation
 
 Similarity = Literal["spearman", "ssim"]
 Normalization = Literal["max", "moment"]
@@ -69,6 +70,21 @@ def map_similarity(
     Returns:
         Similarities ``(B,)`` of float64; nan where they are not defined.
     """
+    return similarity_to(a, kind, normalization)(b)
+
+
+def similarity_to(
+    maps: Tensor, kind: Similarity = "spearman", normalization: Normalization | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Return a function that compares further maps with these, which are ranked only once.
+
+    Args:
+        maps: ``(B, H, W)``.
+        kind: As in `map_similarity`.
+        normalization: As in `map_similarity`.
+    """
     if kind == "spearman":
-        return spearman(a.flatten(1), b.flatten(1))
-    return ssim(normalized(a, normalization), normalized(b, normalization))
+        ranks = centred_ranks(maps.flatten(1))
+        return lambda other: correlation(ranks, centred_ranks(other.flatten(1)))
+    own = normalized(maps, normalization)
+    return lambda other: ssim(own, normalized(other, normalization))
