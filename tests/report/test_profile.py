@@ -1,6 +1,7 @@
 """The page Profile: methods by kinds, descriptions, contradictions and what does not count."""
 
 import re
+from itertools import combinations
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.plan.spec import load_spec
 from heatproof.protocols.base import KINDS, make_protocol
+from heatproof.report.sections.profile import TELLS
 
 METHODS = ["ixg", "gradcam", "guided-backprop", "edges"]
 PROTOCOLS = ["sds", "randomization(mode=all)", "sensitivity(copies=2, radius=0.3)", "sparseness"]
@@ -48,6 +50,11 @@ def test_noise_that_changes_the_prediction_is_counted(pages):
     assert len(changed) == 0 or "changes the prediction" in changed["message"].iloc[0]
     found = re.search(r"noise of ±0.3 changes the prediction of (\d+) of 32 noisy copies", page)
     assert found and int(found[1]) > 0
+
+
+def test_every_pair_of_kinds_that_can_contradict_each_other_has_a_sentence():
+    ranking = [kind for kind in KINDS if kind not in ("description", "other")]
+    assert list(TELLS) == [*combinations(ranking, 2)]
 
 
 def test_runs_of_fewer_kinds_have_no_profile(tmp_path):

@@ -14,33 +14,35 @@ from heatproof.report.site import Site
 
 LEAST_KINDS = 3  # fewer are compared on the page of the ranking
 
-# What it tells if two kinds contradict each other, in the order of KINDS.
+# What it may tell if two kinds contradict each other, in the order of KINDS.
 TELLS: dict[tuple[Kind, Kind], str] = {
-    ("faithfulness", "in-domain"): "Part of the drops under deletion comes from images that look "
-    "like nothing the network knows; believe the kind that is in-domain.",
-    (
-        "faithfulness",
-        "localization",
-    ): "The network may use what lies outside the object or cell, or "
-    "the map may show the object and not what decides.",
-    ("faithfulness", "values"): "The order of the values is right where their size is not, or the "
-    "other way round: use such maps for ranking pixels, or for their values, not for both.",
-    ("faithfulness", "sanity"): "The map finds pixels that matter to any network, such as edges, "
-    "or follows features that random weights keep.",
-    ("faithfulness", "robustness"): "Fine maps follow the network closely and change with it; "
-    "coarse ones are stable. Average over noise, or accept the resolution.",
-    ("in-domain", "localization"): "What decides is not all on the object, or the object is marked "
-    "beyond what decides.",
-    ("in-domain", "sanity"): "The map finds parts that matter to any network.",
-    ("in-domain", "robustness"): "Fine maps follow the network closely and change with it.",
-    ("localization", "sanity"): "The map finds objects whatever the network has learned: it may "
-    "be an edge detector.",
-    ("localization", "robustness"): "Maps that are coarse or ignore the network can lie on the "
-    "object and be stable.",
-    ("sanity", "robustness"): "Maps that ignore the network are stable: stability is no merit by "
-    "itself.",
+    ("faithfulness", "in-domain"): "Part of the drops under deletion may come from images that "
+    "look like nothing the network knows. In-domain drops do not, but are those of the fine-tuned "
+    "network.",
+    ("faithfulness", "localization"): "The network may use what lies outside the object or cell, "
+    "or a map may show the object and not what decides.",
+    ("faithfulness", "values"): "The order of the values may hold where their size does not, or "
+    "the other way round: use a map for what it is ahead in.",
+    ("faithfulness", "sanity"): "The first of a pair may mark what matters to any network, such as "
+    "edges, or features that random weights keep.",
+    ("faithfulness", "robustness"): "Fine maps can follow the network closely and change with it, "
+    "and coarse ones be stable: average over noise, or accept the resolution.",
+    ("in-domain", "localization"): "What decides may not be all on the object, or the object may "
+    "be marked beyond what decides.",
+    ("in-domain", "values"): "The order of the values may hold where their size does not, or the "
+    "other way round; and the two are about different weights.",
+    ("in-domain", "sanity"): "The first of a pair may mark what matters to any network.",
+    ("in-domain", "robustness"): "Fine maps can follow the network closely and change with it.",
+    ("localization", "values"): "A map may lie on the object with values that do not tell its "
+    "pixels apart, or tell apart pixels that also lie elsewhere.",
+    ("localization", "sanity"): "The first of a pair may find objects whatever the network has "
+    "learned, as an edge detector would.",
+    ("localization", "robustness"): "Maps that are coarse, or ignore the network, can lie on the "
+    "object and be stable; but so can good ones.",
     ("values", "sanity"): "Values can be predictive because they mark what any network uses.",
     ("values", "robustness"): "Values that are right may change quickly.",
+    ("sanity", "robustness"): "Maps that ignore the network are stable: stability is no merit by "
+    "itself.",
 }
 
 
