@@ -37,8 +37,8 @@ MOST_DIGITS = 6  # after the point
 Labels = Mapping[Key, str]
 CHECK_MODEL = "check its weights, the order of its classes and its preprocessing"
 EXPLAINED = (
-    "All pairs of methods under a setting are tested as one family, so that the probability of any "
-    "false difference is at most 5 %. A method wins if it is the only one that may be the best."
+    "All pairs of methods under a setting are tested as one family, at a joint level of 5 %. A "
+    "method wins if it is the only one that may be the best."
 )
 LETTERS_EXPLAINED = (
     "Methods that share a letter do not differ significantly, by tests of all pairs at a joint "
