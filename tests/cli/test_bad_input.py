@@ -82,9 +82,10 @@ def test_a_truncated_download(refuse, images, tmp_path):
     assert BAGNET in line and "the file is cut off or damaged" in line and "get it again" in line
 
 
-def test_fine_tuned_weights_that_no_network_has(refuse, images, monkeypatch):
+def test_fine_tuned_weights_that_a_network_lacks(refuse, images, monkeypatch):
     monkeypatch.setattr(open_models, "load_model", lambda *_, **__: pytest.fail("it was opened"))
-    line = refuse(models=["bagnet33", "torchvision:vgg19"], protocols=["idsds"])
+    other = {"name": "torchvision:vgg19", "fine_tuned_weights": {"16/zero": "vgg19.pth"}}
+    line = refuse(models=[other, "bagnet33"], protocols=["sds", "idsds"])
     assert "bagnet33 has no weights fine-tuned for 16/zero" in line
     assert "--weights-dir" in line and "--download" in line and BAGNET in line
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -84,24 +84,21 @@ def open_model(
 
 
 def check_fine_tuned_weights(spec: Spec) -> None:
-    """Check that a model has the fine-tuned weights that all protocols need; open none.
+    """Check that published networks have the fine-tuned weights that protocols need; open none.
 
     Raises:
-        HeatproofError: If no model of the spec has them.
+        HeatproofError: If one of them lacks some; the message says how to get them.
     """
-    wanted = [protocol.fine_tuning for protocol in spec.parsed_protocols()]
-    found: list[Collection[str]] = []
+    protocols = [p for p in spec.parsed_protocols() if not getattr(p, "missing", None)]
+    wanted = [protocol.fine_tuning for protocol in protocols if protocol.fine_tuning]
     for entry in spec.models:
         name = entry.name
         if name is None or entry.fine_tuning or entry.fine_tuned or not is_published(name):
-            return  # weights are made, come with the network, or loading them says what is missing
-        found.append(entry.fine_tuned_weights or cached_fine_tuned(name))
-    downloaded = DOWNLOADED_WEIGHTS in found
-    if not wanted or not all(wanted) or downloaded:
-        return
-    if not any(fine_tuning in has for fine_tuning in wanted for has in found):
-        assert spec.models[0].name is not None
-        raise HeatproofError(missing_fine_tuning(spec.models[0].name, wanted[0], found[0]))
+            continue  # weights are made, come with the network, or are missed when it is loaded
+        has = entry.fine_tuned_weights or cached_fine_tuned(name)
+        lacking = [fine_tuning for fine_tuning in wanted if fine_tuning not in has]
+        if lacking and has != DOWNLOADED_WEIGHTS:
+            raise HeatproofError(missing_fine_tuning(name, lacking[0], has))
 
 
 def pending_training(spec: Spec) -> list[str]:
