@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from heatproof.errors import HeatproofError, format_invalid, unknown
 from heatproof.runs.format import SHARD_SIZE
@@ -33,6 +33,7 @@ class Question(BaseModel):
     margin: float | None = Field(
         default=None,
         gt=0,
+        allow_inf_nan=False,
         description="mean scores that differ by less need not be told apart; by default all do",
     )
     by: Literal["mean_rank", "protocol"] = Field(
@@ -57,12 +58,29 @@ class Question(BaseModel):
     def _expand_keep(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
+    @field_validator("what", mode="before")
+    @classmethod
+    def _check_what(cls, value: object) -> object:
+        named = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+        if value not in ("best", "ranking") and not (named and len(value) == 2):  # type: ignore[arg-type]
+            raise ValueError("is best, ranking, or two methods such as [mine, gradcam]")
+        return value
+
     @field_validator("what")
     @classmethod
     def _differ(cls, value: str | tuple[str, str]) -> str | tuple[str, str]:
         if not isinstance(value, str) and value[0] == value[1]:
             raise ValueError(f"names the same method twice: {value[0]}; name two methods")
         return value
+
+    @model_validator(mode="after")
+    def _check_images(self) -> Question:
+        if self.at_most is not None and self.at_most < self.at_least:
+            raise ValueError(
+                f"at_most: {self.at_most} is less than at_least: {self.at_least}, the images of "
+                "the first round; raise the one, or lower the other"
+            )
+        return self
 
     @property
     def step(self) -> int:
