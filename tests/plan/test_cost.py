@@ -233,3 +233,13 @@ def test_the_passes_for_a_map_that_a_run_records_are_those_on_its_network():
     made["scorecam"] = (made["scorecam"][0] - 1, 0)  # its features are not counted
     assert costs == made
     assert costs["scorecam"] == (6, 0)
+
+
+def test_the_disk_space_is_that_of_rows_logits_and_the_maps_that_are_kept(own_cache):
+    """70 images in two tasks, 4 methods and one protocol; images and maps of the first two."""
+    spec = {**SPEC, "data": {**SPEC["data"], "limit": 70}, "protocols": ["sds"], "keep_maps": 2}
+    plan = open_spec(make_spec(spec), "cpu")
+    classes = plan.tasks[0].model.n_classes
+    rows, logits = 4 * 70 * 4, 70 * classes * 4  # 4 bytes each
+    pictures = 2 * 64 * 64 * (3 + 4 * 2)  # bytes of a pixel, and two of each map
+    assert forecast(plan).disk == rows + logits + pictures

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -13,13 +14,16 @@ from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
+from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures import mean_maps, pictures, svg
 from heatproof.figures.charts import Box
 from heatproof.figures.numbers import number
 from heatproof.figures.palette import SEQUENTIAL, colour_map
 from heatproof.report.sections import grid_aggregates, grids
+from heatproof.report.sections.grid_facts import LayerMethod, smoothed
 from heatproof.report.site import Site
+from heatproof.runs.format import TransformFacts
 from heatproof.tensor.filters import resize
 from heatproof.tensor.localization import BIN_EDGE_PERCENTILES, aggregate_maps, bin_slices
 
@@ -288,6 +292,28 @@ def test_smoothed_maps_are_compared_with_gradcam(layered: hp.Result, deep: grids
     ):
         assert mean.value == pytest.approx(scores[label].mean())
         assert rho == pytest.approx(spearmanr(scores[label], scores["gradcam@final"]).statistic)
+
+
+def test_smoothed_maps_without_scores_are_gaps_and_the_reference_has_no_row():
+    """One width was not scored, and the reference was smoothed, too."""
+
+    def method(base: str, layer: str, *width: int) -> LayerMethod:
+        smooth = "".join(f"|smooth({w})" for w in width)
+        transforms = tuple(TransformFacts(name="smooth", arguments=(w,)) for w in width)
+        label, name = f"{base}@{layer}{smooth}", f"{base}{smooth}"
+        return LayerMethod(label, name, layer, "gradient", 0, base, transforms)
+
+    methods = [method("gradcam", "final"), method("gradcam", "final", 3), method("ixg", "input")]
+    methods += [method("ixg", "input", 3), method("ixg", "input", 9)]
+    scored = [m.label for m in methods[:-1]]
+    scores = pd.DataFrame(np.random.default_rng(0).random((6, 4)), columns=scored)
+    means = {label: Estimate(scores[label].mean(), 0.0, 1.0) for label in scored}
+    found = smoothed(methods, scores, means)
+    assert (found.widths, found.reference) == ([0, 3], "gradcam@final")
+    (row,) = found.rows  # of Grad-CAM one width is left, and nothing to compare
+    assert row.method == "ixg"
+    expected = [spearmanr(scores[label], scores["gradcam@final"])[0] for label in scored[2:]]
+    assert [score.rho for score in row.scores] == pytest.approx(expected)
 
 
 def test_an_image_is_shown_alone_and_in_grids(layered: hp.Result, deep: grids.Model):

@@ -127,3 +127,17 @@ def test_agreement_is_given_over_distinct_baselines_too(tmp_path: Path):
     assert distinct.baselines == ("zero", "black", "uniform")
     assert distinct.agreement.mean.value < compared.agreement.mean.value
     assert "distinct baselines" in report_text(result.report(tmp_path / "page"))
+
+
+def test_each_model_has_its_own_comparisons(tmp_path: Path):
+    protocols = [{"name": "sds", "patches": [4, 16], "baseline": ["zero", "uniform"]}]
+    models = ["paperbirds/vgg", "paperbirds/resnet"]
+    out = tmp_path / "run"
+    result = hp.evaluate(models, "paperbirds:test", METHODS, protocols, limit=4, out=out)
+    content = stability.content(RunStatistics(result.store), Site(tmp_path / "site"))
+    assert list(content.by_model) == models
+    for model, compared in content.by_model.items():
+        assert {c.model for c in compared} == {model}
+        assert {c.factor for c in compared} >= {"patches", "baseline"}
+    together = sum(map(len, content.by_model.values()))
+    assert together == sum(c.model in models for c in content.comparisons)
