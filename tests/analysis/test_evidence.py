@@ -137,6 +137,34 @@ def test_a_control_cannot_win_and_is_named_where_it_is_above_methods():
     assert wording.control(none) == ""
 
 
+def test_a_lead_that_missing_scores_could_undo_is_said_and_one_that_is_not_claimed_is_not():
+    scores = apart(0.9, 0.8, 0.7, noise=0.1)
+    scores[:2, 0] = np.nan
+    labels = {("sds", "", "zero"): "zero"}
+    found = evidence_of({"zero": scores})
+    assert found.fragile == ["a"]
+    assert "`a` does better" in wording.against(found, labels, 1)[0]
+    perfect = np.column_stack([np.ones(12), apart(0.8, n=12)[:, 0]])  # no lead: one more may fail
+    found = evidence_of({"zero": perfect})
+    assert not found.winner
+    assert wording.against(found, labels, 1) == []
+
+
+def test_many_models_are_summed_up_with_the_reasons_against_a_recommendation():
+    evidences = [evidence_of({"zero": apart(0.5, 0.3, seed=seed)}) for seed in range(4)]
+    assert wording.across_many(evidences, [""] * 4) == ["`a` wins on all 4 models."]
+    guessing = wording.across_many(evidences, ["guessing"] * 4)
+    assert guessing[0] == (
+        "No method can be recommended on any of 4 models: "
+        "the model is not shown to classify better than guessing."
+    )
+    some = wording.across_many(evidences, ["guessing", "few", "few", ""])
+    assert some[-1] == (
+        "On 3 of 4 models no method can be recommended: on 2 there are too few images, "
+        "on 1 the model is not shown to classify better than guessing."
+    )
+
+
 def test_one_method_two_images_and_no_score_are_sentences():
     one = evidence_of({"zero": apart(0.5)})
     assert "only method" in wording.recommendation(one)

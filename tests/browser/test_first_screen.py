@@ -30,7 +30,7 @@ TWELVE = [f"zoo/network-{i}-of-twelve" for i in range(12)]
 
 
 def noise(model, x, target, *, rng):
-    return rng.normal(x.shape[0], *x.shape[2:])
+    return rng.normal("noise", x.shape[2:])
 
 
 def named_models(*names: str) -> list[hp.Model]:

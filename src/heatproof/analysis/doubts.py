@@ -39,7 +39,12 @@ class Doubts:
     random: str
 
     def __bool__(self) -> bool:
-        return any(vars(self).values())
+        return bool(self.first)
+
+    @property
+    def first(self) -> str:
+        """The name of the first reason that applies; empty if none does."""
+        return next((name for name in wording.DOUBTS if getattr(self, name)), "")
 
     @property
     def few_text(self) -> str:

@@ -36,8 +36,8 @@ class PairedTests:
         count: Number of independent observations: images, or grids.
         adjusted: P-values of the row being ahead of the column, or behind it, adjusted for all
             pairs, ``(M, M)``; nan where there is no test.
-        fragile: Which methods have a lead that would not stand if their missing scores were the
-            worst possible, ``(M,)``.
+        fragile: Which methods have a lead that is claimed, but would not stand if their missing
+            scores were the worst possible, ``(M,)``.
         floors: The mean of each method if its missing scores were the worst that any method has,
             ``(M,)``.
         first: Fraction of bootstrap draws in which each method has the best mean, ``(M,)``.
@@ -223,7 +223,7 @@ def _doubt(
                     )
                     for value in (worst_seen, worst)
                 )
-            found.fragile[i] |= p_worst > LEVEL
+            found.fragile[i] |= p_seen <= LEVEL < p_worst
             found.adjusted[i, j] = max(found.adjusted[i, j], p_seen)
 
 

@@ -152,15 +152,32 @@ def badge(evidence: Evidence, doubted: bool) -> str:
     return "not conclusive" if doubted else "wins"
 
 
-def across_many(evidences: Sequence[Evidence], doubted: Sequence[bool]) -> list[str]:
+DOUBTS = {  # why no method is recommended, by what `recommendation` is told, in its order
+    "guessing": "the model is not shown to classify better than guessing",
+    "few": "there are too few images",
+    "control": "the method that ranks first is not shown to do better than a control",
+    "random": "the method that ranks first is not shown to do better than a random map under "
+    "some setting",
+}
+
+
+def across_many(evidences: Sequence[Evidence], doubts: Sequence[str]) -> list[str]:
     """Answer which method is the best on many models or layers together, in sentences.
 
     Args:
         evidences: One of each model or layer with a verdict.
-        doubted: Whether something speaks against any verdict on it, such as too few images.
+        doubts: Why no method is recommended on it, a key of `DOUBTS`; empty if one is.
     """
-    found = [across(evidences, doubted)]
     places = f"{len(evidences)} {_kind_of_places(evidences)}s"
+    doubted = [bool(doubt) for doubt in doubts]
+    reasons = Counter(filter(None, doubts)).most_common()
+    why = ", ".join(f"on {count} {DOUBTS[doubt]}" for doubt, count in reasons)
+    if len(reasons) == 1:
+        why = DOUBTS[reasons[0][0]]
+    if all(doubted):
+        found = [f"No method can be recommended on any of {places}: {why}."]
+    else:
+        found = [across(evidences, doubted)]
     if not _common_winner(evidences, doubted):
         leaders = Counter(_without_layer(e.leader) for e in evidences).most_common()
         (first, times), others = leaders[0], leaders[1:4]
@@ -168,8 +185,8 @@ def across_many(evidences: Sequence[Evidence], doubted: Sequence[bool]) -> list[
         more = ", others on the rest" if len(leaders) > 4 else ""
         of = "all" if times == len(evidences) else f"{times} of"
         found.append(f"`{first}` ranks first on {of} {places}{listed}{more}.")
-    if any(doubted):
-        found.append(f"On {sum(doubted)} of {places} no method can be recommended.")
+    if any(doubted) and not all(doubted):
+        found.append(f"On {sum(doubted)} of {places} no method can be recommended: {why}.")
     return found
 
 

@@ -37,6 +37,7 @@ from heatproof.report.site import Site
 from heatproof.runs.format import ProtocolFacts
 
 MOST_CARDS = 3  # models that are shown one below the other
+MOST_WARNINGS = 4  # of a kind
 MOST_LAYERS = 4  # whose winners are named; the ranking has all
 
 
@@ -101,12 +102,14 @@ class Warnings:
     unfinished: int  # tasks
     empty: bool  # there are no scores
     controls: bool  # one ranks above a method
-    not_ranked: list[str]  # methods and why, in words
+    not_ranked: list[str]  # methods and why, in words; at most `MOST_WARNINGS`
+    more_not_ranked: int
     inapplicable: list[Inapplicable]
     lost: list[str]  # how many scores failed or are missing, in words
     few: SampleCounts | None  # of the smallest setting, if these are few
     few_text: str
-    inaccurate: list[str]  # models and why, in words
+    inaccurate: list[str]  # models and why, in words; at most `MOST_WARNINGS`
+    more_inaccurate: int
     skipped: int  # images
     noted: list[NotedMaps]
     probabilities: list[str]  # what to do about models whose outputs are not logits
@@ -178,9 +181,9 @@ def content(run: RunStatistics, site: Site) -> Content:
 def _lead(run: RunStatistics, verdicts: list[Verdict]) -> list[str]:
     """Return a recommendation for each model, and what models without doubts have in common."""
     evidences = [v.evidence for v in verdicts]
-    doubted = [bool(v.doubts) for v in verdicts]
     if len(verdicts) > MOST_CARDS:
-        return wording.across_many(evidences, doubted)
+        return wording.across_many(evidences, [v.doubts.first for v in verdicts])
+    doubted = [bool(v.doubts) for v in verdicts]
     together = len(verdicts) > 1 and not any(doubted)
     more = [wording.across(evidences, doubted)] if together else []
     return [v.recommendation for v in verdicts] + more
@@ -241,16 +244,19 @@ def warnings(run: RunStatistics, verdicts: list[Verdict]) -> Warnings:
     """Return what a reader must know before trusting the numbers; the template words it."""
     skipped = run.rows[run.rows["status"] == "skipped"]
     few = scarce(run)
+    wrong = inaccurate(run)
     return Warnings(
         unfinished=len(run.unfinished),
         empty=not len(run.rows),
         controls=any(v.control and v.evidence.ranked_controls for v in verdicts),
-        not_ranked=run.not_ranked,
+        not_ranked=run.not_ranked[:MOST_WARNINGS],
+        more_not_ranked=len(run.not_ranked[MOST_WARNINGS:]),
         inapplicable=_inapplicable(run),
         lost=lost(run),
         few=few,
         few_text=wording.few(few, FEWEST_IMAGES_AND_GRIDS) if few else "",
-        inaccurate=inaccurate(run),
+        inaccurate=wrong[:MOST_WARNINGS],
+        more_inaccurate=len(wrong[MOST_WARNINGS:]),
         skipped=skipped["sample"].nunique(),
         noted=_noted(run),
         probabilities=list(
