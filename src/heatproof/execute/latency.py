@@ -2,8 +2,9 @@
 
 In a run, methods share passes, so the time that one of them takes there depends on its company and
 its place in the spec. Here every method is called by itself, as `heatproof.explain` calls it, for
-one image and for a batch. What is on record is not timed again on the same machine. Timing may take
-a small part of a run; of methods that are slower, the time in the run is kept instead.
+one image and for a batch. The fastest of some calls counts, as other work on the machine can only
+slow them down. What is on record is not timed again on the same machine. Timing may take a small
+part of a run; of methods that are slower, the time in the run is kept instead.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from heatproof.tensor.noise import Rng
 
 MOST_OF_RUN = 0.05  # of the seconds that a run took, for single calls of the methods of a model
 LEAST_SECONDS = 5.0  # for these calls, in any run
-MOST_CALLS = 5  # whose median is taken, as long as a method is fast
-ENOUGH_SECONDS = 0.1  # of calls that are fast
+MOST_CALLS = 20  # of which the fastest counts, as long as a method is fast
+ENOUGH_SECONDS = 0.1  # of the processor's time, for these calls
 
 
 def time_methods(plan: Plan, store: Store) -> None:
@@ -141,13 +142,14 @@ class _Timer:
         return seconds / timings.images if timings and seconds and timings.images else None
 
     def _seconds(self, expression: Expression, count: int) -> float:
-        """Return the median seconds of a call for some images, after one that warms up."""
+        """Return the seconds of the fastest call for some images, after one that warms up."""
         calls = [self._call(expression, count)]
         if calls[0] < self._limit:
             calls = [self._call(expression, count)]
-        while len(calls) < MOST_CALLS and sum(calls) < ENOUGH_SECONDS:
+        end = time.process_time() + ENOUGH_SECONDS
+        while len(calls) < MOST_CALLS and sum(calls) < self._limit and time.process_time() < end:
             calls.append(self._call(expression, count))
-        return sorted(calls)[len(calls) // 2]
+        return min(calls)
 
     def _peak(self, expression: Expression) -> int | None:
         """Return the memory that a batch needs beyond what is in use before; None if unknown."""

@@ -179,7 +179,8 @@ def write_table(run: str | Path, name: str, out: Path | None, options: TableOpti
     elif options.transpose:
         raise HeatproofError("--transpose is for the table ranking as .tex or .md")
     else:
-        frame = frame if ending == ".csv" else _without_constants(frame)
+        is_whole = ending == ".csv" or options.columns
+        frame = frame if is_whole else _without_constants(frame)
         for column in options.columns:
             if column not in frame:
                 raise unknown("column", column, list(frame.columns))
@@ -194,9 +195,10 @@ def write_table(run: str | Path, name: str, out: Path | None, options: TableOpti
 
 def _without_constants(frame: pd.DataFrame) -> pd.DataFrame:
     """Leave out empty columns, and of those that name a setting the ones that are all equal."""
-    names = ("model", "layer", "protocol", "setting", "baseline", "table", "quantity")
+    names = ("model", "layer", "protocol", "setting", "baseline", "table", "quantity", "chart")
     same = [n for n in names if n in frame and frame[n].nunique(dropna=False) == 1]
-    return frame.drop(columns=same)
+    empty = [n for n in frame if (frame[n].isna() | (frame[n] == "")).all()]
+    return frame.drop(columns=[*same, *empty])
 
 
 def list_figures(run: str | Path) -> list[tuple[str, str, str]]:

@@ -453,7 +453,7 @@ def to_latex(table: Grid, layout: Layout) -> str:
 
 def frame_to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
     """Return a frame as a table in Markdown; numbers have some digits after the point."""
-    lines = [list(map(_markdown, frame.columns)), _alignment(frame, "---", "---:")]
+    lines = [list(map(_markdown, _heads(frame))), _alignment(frame, "---", "---:")]
     lines += [[_markdown(text) for text in row] for row in _texts(frame, digits)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
@@ -471,7 +471,7 @@ def frame_to_latex(frame: pd.DataFrame, digits: int = 3) -> str:
     lines = [
         rf"\begin{{tabular}}{{{''.join(_alignment(frame, 'l', 'r'))}}}",
         r"\toprule",
-        " & ".join(map(latex_text, frame.columns)) + r" \\",
+        " & ".join(map(latex_text, _heads(frame))) + r" \\",
         r"\midrule",
         *(rf"{row} \\" for row in rows),
         r"\bottomrule",
@@ -480,13 +480,27 @@ def frame_to_latex(frame: pd.DataFrame, digits: int = 3) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _heads(frame: pd.DataFrame) -> list[str]:
+    """Return the names of columns as a reader has them."""
+    return [str(name).replace("_", " ") for name in frame.columns]
+
+
 def _alignment(frame: pd.DataFrame, text: str, number: str) -> list[str]:
     return [number if pd.api.types.is_numeric_dtype(frame[n]) else text for n in frame.columns]
 
 
 def _texts(frame: pd.DataFrame, digits: int) -> Iterator[list[str]]:
-    for row in frame.itertuples(index=False):
-        yield [_cell(value, digits) for value in row]
+    """Yield the rows as text; a column of whole numbers has no digits after the point."""
+    values = [frame[name].tolist() for name in frame.columns]
+    whole = [
+        all(v.is_integer() or not math.isfinite(v) for v in column if isinstance(v, float))
+        for column in values
+    ]
+    columns = [
+        [_cell(value, 0 if is_whole else digits) for value in column]
+        for column, is_whole in zip(values, whole, strict=True)
+    ]
+    yield from map(list, zip(*columns, strict=True))
 
 
 def _cell(value: object, digits: int) -> str:
@@ -499,8 +513,6 @@ def _cell(value: object, digits: int) -> str:
         return NONE
     if math.isinf(value):
         return "∞"
-    if abs(value) >= 1 and value == round(value):
-        return f"{value:.0f}"
     least = 10**-digits
     return f"<{least:.{digits}f}" if 0 < value < least / 2 else f"{value:.{digits}f}"
 
