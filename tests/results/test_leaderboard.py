@@ -118,6 +118,7 @@ def test_a_submission_is_ranked_as_its_run(runs, submitted):
     of_file = hp.leaderboard([runs / "ann" / "x", submitted]).to_frame()
     same = [name for name in of_runs if name != "run"]
     pd.testing.assert_frame_equal(of_runs[same], of_file[same])
+    assert set(of_file[of_file["control"]]["method"]) == {"random"}
     found = hp.leaderboard([submitted.parent]).runs[submitted.name]
     assert (found.by, found.report, found.root) == ("Bob <b>", "https://b.ob/r", None)
     assert found.spec == hp.Result.load(runs / "bob" / "x").spec_hash

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +12,29 @@ import numpy as np
 import pandas as pd
 
 from heatproof.analysis.intervals import GROUP, AggregateDraws
+from heatproof.analysis.ranks import CONTROL
 from heatproof.analysis.settings import scored_settings
 from heatproof.errors import HeatproofError, join_limited
+from heatproof.methods import METHODS
 from heatproof.results.result import JSON_SCHEMA, Result
 from heatproof.results.submission import Submission, read_submission
 from heatproof.results.tables import TERMINAL_WIDTH, html_table, records, write_json
 from heatproof.runs.addresses import to_read
 from heatproof.runs.format import ProtocolFacts, is_run
 
-COLUMNS = ["place", "method", "model", "run", "mean", "low", "high", "letters", "n", "may_be_best"]
+COLUMNS = [
+    "place",
+    "method",
+    "model",
+    "run",
+    "mean",
+    "low",
+    "high",
+    "letters",
+    "n",
+    "may_be_best",
+    "control",
+]
 MOST_LINES = 30  # of a table in a repr
 MOST_NAME = 44  # characters of an entry in a repr
 SUBMITTED = ".json"
@@ -35,10 +50,10 @@ class Board:
         samples: Ids of the samples that all entries have been evaluated on.
         lines: One line per run, model and method, best first: ``place``, ``method``, ``model``,
             ``run``, ``mean`` with its 95 % interval ``low`` to ``high``, ``letters`` (entries that
-            share one cannot be told apart), ``n``, the samples that the mean is over, and
-            ``may_be_best``, whether no other entry is ahead of it. The place is that of the mean,
-            and equal means share it; an entry without a score on more than a tenth of the samples
-            has none.
+            share one cannot be told apart), ``n``, the samples that the mean is over,
+            ``may_be_best``, whether no other entry is ahead of it, and ``control``, whether it is a
+            map that never looks at the model. The place is that of the mean, and equal means share
+            it; an entry without a score on more than a tenth of the samples has none.
     """
 
     protocol: ProtocolFacts
@@ -58,16 +73,17 @@ class Board:
 
 
 def place_and_mark(line: Mapping[str, Any], samples: int) -> tuple[str, str]:
-    """Return the place and the letters of a line as text; one that is not ranked says so.
+    """Return the place and letters of a line as text, and whether it is a control or unranked.
 
     Args:
         line: A line of a table.
         samples: The samples of the table; a mean over fewer has their number.
     """
-    n = f", n = {line['n']}" if line["n"] != samples else ""
+    more = f", n = {line['n']}" if line["n"] != samples else ""
+    more += ", control" if line["control"] else ""
     if pd.isna(line["place"]):
-        return "–", f"not ranked{n}"
-    return f"{line['place']:.0f}", f"{line['letters']}{n}".removeprefix(", ")
+        return "–", f"not ranked{more}"
+    return f"{line['place']:.0f}", f"{line['letters']}{more}".removeprefix(", ")
 
 
 @dataclass(frozen=True)
@@ -163,6 +179,7 @@ class _Entry:
     protocol: ProtocolFacts
     rows: pd.DataFrame
     draws: dict[str, np.ndarray]  # of methods whose score is aggregated
+    controls: frozenset[str]
 
     @property
     def samples(self) -> frozenset[str]:
@@ -213,7 +230,14 @@ class _Submitted:
 
     def entries(self, name: str) -> Iterator[_Entry]:
         for scores in self.content.scores:
-            yield _Entry(name, scores.model, scores.protocol, scores.rows, {})
+            controls = frozenset(filter(_is_control, scores.methods))
+            yield _Entry(name, scores.model, scores.protocol, scores.rows, {}, controls)
+
+
+def _is_control(method: str) -> bool:
+    """Return whether a method is a control by its name, which is all that a submission has."""
+    name = re.split(r"[(@|]", method)[0]
+    return name in METHODS and METHODS[name].family == CONTROL
 
 
 def _run_note(result: Result | _Submitted) -> RunNote:
@@ -259,10 +283,11 @@ def run_names(roots: Sequence[Path]) -> list[str]:
 
 def _entries(name: str, result: Result) -> Iterator[_Entry]:
     protocols = {facts.key: facts for facts in result.store.plan().protocols}
+    controls = frozenset(filter(result.is_control, result.methods))
     for key, rows in result.rows.groupby(GROUP, sort=False, observed=True):
         model, protocol, setting, baseline = (str(part) for part in key)
         draws = {k[-1]: drawn for k, drawn in result.aggregate_draws.items() if k[:-1] == key}
-        yield _Entry(name, model, protocols[protocol, setting, baseline], rows, draws)
+        yield _Entry(name, model, protocols[protocol, setting, baseline], rows, draws, controls)
 
 
 def _board(entries: Sequence[_Entry], samples: frozenset[str]) -> Board:
@@ -271,6 +296,7 @@ def _board(entries: Sequence[_Entry], samples: frozenset[str]) -> Board:
     labels: dict[str, tuple[str, str, str]] = {}
     frames = []
     draws: dict[str, np.ndarray] = {}
+    controls: set[str] = set()
     for number, entry in enumerate(entries):
         methods = [str(method) for method in entry.rows["method"].unique()]
         named = {method: f"{number} {method}" for method in methods}
@@ -278,6 +304,7 @@ def _board(entries: Sequence[_Entry], samples: frozenset[str]) -> Board:
         columns = entry.rows[["sample", "cluster", "value"]].astype({"sample": str, "cluster": str})
         frames.append(columns.assign(method=entry.rows["method"].astype(str).map(named)))
         draws |= {named[method]: drawn for method, drawn in entry.draws.items()}
+        controls |= {named[method] for method in methods if method in entry.controls}
     facts = dict(zip(GROUP, ("", protocol.id, protocol.setting, protocol.baseline), strict=True))
     rows = pd.concat(frames, ignore_index=True).assign(**facts)
     of_group: AggregateDraws = {("", *protocol.key, label): drawn for label, drawn in draws.items()}
@@ -295,6 +322,7 @@ def _board(entries: Sequence[_Entry], samples: frozenset[str]) -> Board:
             letters.get(label, ""),
             int(scores.counts[i]),
             label in best,
+            label in controls,
         )
         for i, label in enumerate(scores.methods)
         if scores.counts[i]

@@ -54,7 +54,10 @@ def _overall(board: Leaderboard) -> list[dict[str, Any]]:
     lines = pd.concat([table.lines for table in board.boards], ignore_index=True)
     groups = lines.groupby(ENTRY, sort=False)
     frame = groups.agg(
-        best=("may_be_best", "sum"), tables=("method", "size"), place=("place", "mean")
+        best=("may_be_best", "sum"),
+        tables=("method", "size"),
+        place=("place", "mean"),
+        control=("control", "all"),
     ).reset_index()
     order = frame.sort_values(["best", "place"], ascending=[False, True], kind="stable")
     return order.to_dict("records")
