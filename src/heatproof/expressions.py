@@ -86,9 +86,13 @@ def parse_call(text: str) -> Call:
     check_length(text)
     match = _CALL.fullmatch(text)
     if not match:
-        raise HeatproofError(
-            f'cannot read "{text}"; expected a name with optional arguments, such as ig(steps=20)'
+        several = len(split(text, ",")) > 1
+        cure = (
+            "repeat the option, or write a list, for several: each has one name"
+            if several
+            else "expected a name with optional arguments, such as ig(steps=20)"
         )
+        raise HeatproofError(f'cannot read "{text}"; {cure}')
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for item in split(match["args"] or "", ","):

@@ -73,6 +73,7 @@ def test_the_canonical_text_lists_every_argument():
         ("ixg||abs", "nothing on one side"),
         ("", "method expression is empty"),
         ("i g", "cannot read"),
+        ("ig,ixg", "repeat the option, or write a list"),
     ],
 )
 def test_an_invalid_expression_is_reported_with_the_reason(text, message):

@@ -78,6 +78,7 @@ class RankingChart(Chart):
         line_label: Name of that line.
         across: Title of the axis.
         room: Width of the axis in px on a page.
+        bars: Whether a figure for a paper has bars from zero in place of points.
     """
 
     marks: Sequence[Mark]
@@ -86,6 +87,7 @@ class RankingChart(Chart):
     line_label: str = "random map"
     across: str = "mean score and 95 % interval"
     room: float = 196
+    bars: bool = False
 
     @property
     def table(self) -> list[Line]:

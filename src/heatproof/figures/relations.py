@@ -66,7 +66,7 @@ def variance_charts(run: RunStatistics) -> list[Chart]:
     title = "Which choice moves the ranking"
     axis = Axis.around([0.0, 1.0, *(mark.high for mark in marks)])
     across = "share of the variance of ranks"
-    return [RankingChart(title, marks, axis, across=across)]
+    return [RankingChart(title, marks, axis, across=across, bars=True)]
 
 
 def layer_charts(run: RunStatistics) -> list[Chart]:

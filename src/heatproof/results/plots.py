@@ -303,7 +303,7 @@ class Plots:
         if not len(counts):
             return title
         low, high = counts.min(), counts.max()
-        return f"{title}, n = {low}" + (f" to {high}" if high > low else "")
+        return f"{title}, n\u00a0=\u00a0{low}" + (f" to {high}" if high > low else "")
 
     def curves(
         self,

@@ -135,7 +135,9 @@ def draw(
     scale_marks(axes, scale)
     if ax is None:
         families = dict.fromkeys(name for sheet in sheets for name in sheet.families)
-        if families:
+        if set(families) == {"other"}:
+            pass  # one colour, which means nothing
+        elif families:
             family_legend(figure, list(families), scale)
         else:
             legend(figure, axes, scale, below=layout.full_width is not None)
@@ -208,6 +210,7 @@ class _Row(NamedTuple):
     label: str
     family: str
     value: Spot | Box | str
+    bar: bool = False
 
 
 def _rows(title: str, rows: Sequence[_Row], panel: Panel, across: str = "") -> Sheet:
@@ -219,6 +222,8 @@ def _rows(title: str, rows: Sequence[_Row], panel: Panel, across: str = "") -> S
                 _note(ax, y, row.value)
             elif isinstance(row.value, Box):
                 _box(ax, row.value, row.family, y)
+            elif row.bar:
+                ax.barh(y, row.value.value, height=0.6, color=colour_of(row.family), zorder=2)
             else:
                 _spot(ax, row.value, row.family, y)
         if panel.line is not None:
@@ -240,6 +245,7 @@ def _ranking(chart: RankingChart) -> list[Sheet]:
             mark.label,
             mark.family,
             Spot(mark.mean, mark.low, mark.high, "") if math.isfinite(mark.mean) else mark.note,
+            chart.bars,
         )
         for mark in chart.marks
     ]
