@@ -68,6 +68,8 @@ def test_relations_are_drawn_from_the_numbers_beside_them(result, tmp_path):
     expected = result.variance()
     assert read["method"].tolist() == expected["between"].tolist()
     assert read["mean"].tolist() == pytest.approx(expected["share"].tolist())
+    bars = [patch.get_width() for patch in result.plot.variance().axes[0].patches]
+    assert bars == pytest.approx(expected["share"].tolist())
     read = numbers(result, tmp_path, "quality")
     assert set(read["series"]) <= set(METHODS)
     assert (read["ms per map, alone"] > 0).all()

@@ -178,12 +178,12 @@ def test_panels_of_a_protocol_share_their_axis_and_say_protocol_and_n(result):
     limits = {}
     for ax, chart in zip(figure.axes, charts, strict=True):
         limits.setdefault(chart.protocol, set()).add(ax.get_xlim())
-        title = ax.get_title(loc="left").replace("\n", " ")
+        title = ax.get_title(loc="left").replace("\n", " ").replace("\u00a0", " ")
         assert chart.protocol in title and f"n = {result.summary()['n'].max()}" in title
         low, high = ax.get_xlim()
         assert all(low <= m.low and m.high <= high for m in chart.marks)
     assert all(len(found) == 1 for found in limits.values()) and len(limits) == 2
-    cost = result.plot.cost().axes[0].get_title(loc="left")
+    cost = result.plot.cost().axes[0].get_title(loc="left").replace("\u00a0", " ")
     assert "n =" not in cost
 
 
