@@ -51,7 +51,7 @@ from heatproof.runs.sealed import seal
 from heatproof.runs.store import Store
 
 LIMIT = 10.0  # seconds that one case may take
-LONGEST_MESSAGE = 5000  # characters of an error; what it quotes is shortened
+LONGEST_MESSAGE = 12_000  # characters of an error with many lines; what they quote is shortened
 GOOD = {
     "models": ["paperbirds/resnet", {"train": "paperbirds/resnet18", "seed": [1, 2], "as": "mine"}],
     "data": {"name": "paperbirds:test", "limit": 8},
