@@ -44,9 +44,10 @@ accuracies on them are optimistic. What is claimed is about such images and thes
 """
 MISSING = """## What is missing
 
-Methods of [cifar10.yaml and imagenet.yaml](../examples/real/README.md) that no run has yet, by the
-protocols that these name. `heatproof plan examples/real/cifar10.yaml -o RUN` says how long it takes
-here to add them to a run."""
+Methods of [cifar10.yaml and imagenet.yaml](../examples/real/README.md) that the tables above do not
+have, by the protocols that these name; a table shows the run with the most methods.
+`heatproof plan examples/real/cifar10.yaml -o RUN` says how long it takes here to add them to a
+run."""
 ADD = """
 ## Add a network
 
@@ -63,11 +64,11 @@ ADD = """
 
 def settings(runs: Sequence[RealRun]) -> list[Setting]:
     """Return all settings, those of the most networks first."""
-    counts: dict[Setting, int] = {}
+    networks: dict[Setting, set[str]] = {}
     for run in runs:
         for key in run.ranking[SETTING].drop_duplicates().itertuples(index=False, name=None):
-            counts[key] = counts.get(key, 0) + 1
-    return sorted(counts, key=lambda key: -counts[key])
+            networks.setdefault(key, set()).add(run.network)
+    return sorted(networks, key=lambda key: -len(networks[key]))
 
 
 def by_network(runs: Sequence[RealRun], setting: Setting) -> dict[str, pd.DataFrame]:
@@ -188,7 +189,7 @@ def _listed(pairs: Sequence[tuple[str, str]], word: str) -> str:
 
 
 def not_run(runs: Sequence[RealRun]) -> Iterator[str]:
-    """Yield the lines of the table of what the specs name and no run has, by network."""
+    """Yield the lines of the table of what the specs name and no table shows, by network."""
     yield "| network | not run |"
     yield "| --- | --- |"
     specs = {spec.data.name: spec for name in SPECS if (spec := load_spec(REAL / f"{name}.yaml"))}
@@ -203,7 +204,8 @@ def _missing(spec: Spec, own: Sequence[RealRun]) -> Iterator[str]:
     named: dict[str, list[str]] = {}
     for protocol in spec.parsed_protocols():
         setting = (protocol.id, protocol.baseline_name)
-        have = {method for run in own for method in run.at(*setting)["method"]}
+        shown = by_network(own, (protocol.id, protocol.setting, protocol.baseline_name))
+        have = {method for lines in shown.values() for method in lines.index}
         missing = [method for method in methods if method not in have]
         what = (
             "all methods" if len(missing) == len(methods) else wording.names(missing, len(missing))
