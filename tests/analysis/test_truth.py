@@ -19,6 +19,12 @@ def test_maps_with_removed_attribution_are_less_complete(outcome):
     assert (np.diff(outcome.completeness["truth"], axis=1) >= 0).all()
 
 
+def test_every_kind_of_map_has_a_row_per_trial(outcome):
+    """The truth is computed once, and stands beside the maps of every trial."""
+    for curves in (outcome.completeness, outcome.soundness):
+        assert {len(rows) for rows in curves.values()} == {3}
+
+
 def test_attribution_that_supports_the_label_is_sound(outcome):
     for kind in ("truth", "removed"):
         np.testing.assert_allclose(outcome.soundness[kind], 1, rtol=1e-12)

@@ -10,6 +10,7 @@ from report_text import report_text
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
+from heatproof.results.merge import LOGIT_ROUNDING, _same_logits
 
 from .conftest import METHODS, PROTOCOLS, network, part_of, photos
 
@@ -169,3 +170,13 @@ def test_a_merge_that_was_killed_goes_on(models, tmp_path):
     assert_same(hp.merge(runs, out=partial), whole)
     with pytest.raises(HeatproofError, match="is not empty"):
         hp.merge(runs, out=partial)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 1000.0])
+def test_logits_may_differ_by_rounding_of_the_largest(scale):
+    """Of the largest logit, and of 1 where all are smaller."""
+    ours = torch.tensor([[scale, -scale / 2]])
+    rounding = LOGIT_ROUNDING * max(1.0, scale)
+    assert _same_logits(ours, ours + 0.5 * rounding) == [True]
+    assert _same_logits(ours, ours + 2 * rounding) == [False]
+    assert _same_logits(ours, torch.zeros(1, 3)) == [False]

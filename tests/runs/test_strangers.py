@@ -214,3 +214,16 @@ def test_identical_runs_are_identical_files(original, tmp_path):
     for kind in ("rows", "tensors"):
         names = [sorted(path.name for path in (run / kind).iterdir()) for run in (original, again)]
         assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("change", ["key", "name"])
+def test_a_plan_with_endless_names_is_refused_in_few_words(run, change):
+    plan = json.loads(unseal((run / "plan.json").read_bytes()))
+    if change == "key":
+        plan["tasks"][0]["view"]["x" * 70_000] = 1
+    else:
+        plan["tasks"][0]["protocols"] = ["x" * 70_000]
+    (run / "plan.json").write_bytes(seal(json.dumps(plan).encode()))
+    with pytest.raises(HeatproofError, match="plan.json is damaged") as error:
+        hp.Result.load(run)
+    assert len(str(error.value)) < 2000

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from heatproof.errors import HeatproofError
 from heatproof.runs.format import FORMAT, UPGRADABLE, PlanFile, RunPaths
+from heatproof.text import clip
 
 Content = TypeVar("Content", bound=BaseModel)
 
@@ -84,7 +85,7 @@ def parse_json(content: bytes, kind: type[Content]) -> Content:
         return kind.model_validate_json(content)
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
+        where = clip(".".join(map(str, problem["loc"])))
         raise ValueError(f"{where}: {problem['msg']}" if where else problem["msg"]) from None
 
 
@@ -125,6 +126,9 @@ def written_format(plan: Path) -> int | None:
     return found if isinstance(found, int) else 0
 
 
+LONGEST_PROBLEM = 1000  # characters, since names of a run may be of any length
+
+
 class DamagedFile(HeatproofError):
     """A file of a run that cannot be read as it was written."""
 
@@ -136,7 +140,7 @@ class DamagedFile(HeatproofError):
 def damaged(path: Path, problem: str) -> DamagedFile:
     """Return the error for a file without which a run cannot be read."""
     cure = "run the spec again into the same directory to mend it: finished tasks stay as they are"
-    return DamagedFile(path, problem, cure)
+    return DamagedFile(path, clip(problem, LONGEST_PROBLEM), cure)
 
 
 def reason_of(error: HeatproofError) -> str:
