@@ -49,7 +49,7 @@ def test_every_study_of_a_paper_makes_a_figure():
     """Others ask what the papers do not: how far fine-tuning goes, and kinds of evidence."""
     made = {f"{f.paper}/{s}" for f in figures().values() for s in (f.study, f.full) if s}
     extra = {"quickstart", "hesse2024/alignment", "hesse2024/training-seeds"}
-    extra |= {"audit", "sanity", "robustness"}
+    extra |= {"audit", "f-fidelity", "objects", "robustness", "sanity"}
     parts_of_others = {
         "hesse2024/imagenet/ids",
         "hesse2024/funnybirds/parts",
