@@ -243,7 +243,7 @@ def test_a_control_that_beats_all_methods_is_reported(evaluated: Evaluate, tmp_p
     (verdict,) = content.verdicts
     assert verdict.doubts.control == "random"
     assert verdict.control == (
-        "The control `random` never looks at the model, yet ranks above 1 of 1 method: "
+        "The control `random` never looks at the model, yet ranks above 1 of 1 method that does: "
         "`upside_down` (significantly)."
     )
     page = " ".join(report_text(result.report()).split())

@@ -307,9 +307,10 @@ def control(evidence: Evidence) -> str:
     how = "significantly" if len(surely) == len(below) else "not significantly"
     if surely and len(surely) < len(below):
         how = f"significantly above {names(surely)}"
+    do = "does" if len(evidence.real) == 1 else "do"
     return (
         f"The control `{best}` never looks at the model, yet ranks above {len(below)} of "
-        f"{counted(len(evidence.real), 'method')}: {names(below)} ({how})."
+        f"{counted(len(evidence.real), 'method')} that {do}: {names(below)} ({how})."
     )
 
 

@@ -59,6 +59,7 @@ class ExampleMaps:
     columns: list[Column]
     rows: list[Row]
     setting: str
+    meaning: str  # of its scores
     crisp: bool
     compared: int  # methods whose agreement was measured
 
@@ -90,7 +91,10 @@ def example_maps(run: RunStatistics, site: Site, evidence: Evidence) -> ExampleM
     crisp = max(size_of(kept.image(samples[0]))) < CRISP_BELOW_PIXELS
     label = run.setting_labels[key]
     setting = label if label.startswith(key[0]) else f"{key[0]} ({label})"
-    return ExampleMaps(columns, rows, setting, crisp, len(compared))
+    protocol = run.protocols[key]
+    better = "higher" if protocol.higher_is_better else "lower"
+    meaning = f"{protocol.summary}; {better} is better"
+    return ExampleMaps(columns, rows, setting, meaning, crisp, len(compared))
 
 
 def _setting(run: RunStatistics, evidence: Evidence) -> Key:
