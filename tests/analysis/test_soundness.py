@@ -173,8 +173,16 @@ def test_distances_of_several_maps():
     np.testing.assert_allclose([d.value for d in result.each], [0.2, 1], atol=1e-9)
     assert result.mean == pytest.approx(0.6)
     assert result.spread == pytest.approx(np.std([0.2, 1], ddof=1))
-    assert [d.p for d in result.each] == [0.01, 0.01]  # 1 of 200, times 2 rows
+    assert [d.p for d in result.each] == [0.005, 0.005]  # 1 of 400, times 2 rows
     assert all(d.distinct for d in result.each)
+
+
+def test_a_table_of_many_rows_can_distinguish_maps():
+    """With 199 swaps the least p-value, times 12 rows, would be 0.06."""
+    noise = 0.01 * np.random.default_rng(0).normal(size=(30, 1))
+    curves = {name: metric_curve(np.full((30, 9), up) + noise) for up, name in enumerate("abc")}
+    table = distances([Trio("", "", *"abc")] * 12, {"metric": curves})
+    assert all(d.distinct for d in table["metric"].each)
 
 
 def metric_curve(values: np.ndarray) -> MetricCurves:

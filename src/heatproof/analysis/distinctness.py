@@ -23,6 +23,7 @@ from heatproof.analysis.hausdorff import hausdorff, least_distance
 from heatproof.runs.format import MethodFacts
 from heatproof.tensor.noise import generator
 
+# At least; a table has 200 for each row, less one, so that Holm's least level can be met.
 SWAPS = 199
 FEWEST_SWAPPED = 6  # images, below which no swap test can be significant
 CHANGES = ("remove", "introduce")  # transforms that change the values of a map on purpose
@@ -129,8 +130,9 @@ def distances(
     Returns:
         The distances by metric.
     """
+    swaps = max(SWAPS, (SWAPS + 1) * len(metrics) * len(trios) - 1)
     worst = [
-        max(swap_p_value(metric[a], metric[b]) for a, b in combinations(trio.names, 2))
+        max(swap_p_value(metric[a], metric[b], swaps) for a, b in combinations(trio.names, 2))
         for metric in metrics.values()
         for trio in trios
     ]
@@ -149,8 +151,8 @@ def least(trio: Trio, metric: Mapping[str, Curve]) -> float:
     return least_distance([metric[m].curve_of(metric[m].measured) for m in trio.names])
 
 
-def swap_p_value(first: Curve, second: Curve) -> float:
-    """Test whether two curves differ, by swapping the maps of single samples.
+def swap_p_value(first: Curve, second: Curve, swaps: int = SWAPS) -> float:
+    """Test whether two curves differ, by swapping the maps of single samples so many times.
 
     Returns:
         The p-value; nan if they have fewer than `FEWEST_SWAPPED` samples in common.
@@ -163,9 +165,9 @@ def swap_p_value(first: Curve, second: Curve) -> float:
     a = [values[rows[:, 0]] for values in first.measured]
     b = [values[rows[:, 1]] for values in second.measured]
     observed = hausdorff(first.curve_of(a), first.curve_of(b))
-    swaps = generator(0, "swaps", len(both)).random((SWAPS, len(both))) < 0.5
-    as_far = sum(_swapped_distance(first, a, b, swap) >= observed - 1e-12 for swap in swaps)
-    return (1 + as_far) / (1 + SWAPS)
+    drawn = generator(0, "swaps", len(both)).random((swaps, len(both))) < 0.5
+    as_far = sum(_swapped_distance(first, a, b, swap) >= observed - 1e-12 for swap in drawn)
+    return (1 + as_far) / (1 + swaps)
 
 
 def _swapped_distance(
