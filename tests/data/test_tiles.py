@@ -105,3 +105,6 @@ def test_a_folder_of_small_images_has_none(tmp_path, model):
 def test_tiles_are_not_decided_in_rounds(slides, model):
     with pytest.raises(HeatproofError, match="tiles, and those of an image depend on each other"):
         hp.evaluate(model, f"tiles:folder:{slides}", ["ixg", "ig", "random"], decide=True)
+    some = hp.load_data(f"tiles:folder:{slides}", model, per_class=2)
+    with pytest.raises(HeatproofError, match="tiles, and those of an image depend on each other"):
+        hp.evaluate(model, some, ["ixg", "ig", "random"], decide=True)

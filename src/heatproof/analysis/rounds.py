@@ -17,7 +17,7 @@ from heatproof.analysis.race_tables import held_races
 from heatproof.analysis.ranks import CONTROL
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.settings import Key
-from heatproof.data.tiles import Tiles
+from heatproof.data.tiles import image_of
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.plan.question import Question
 from heatproof.plan.tasks import Plan, Record, Task
@@ -107,7 +107,8 @@ def _check(plan: Plan, question: Question) -> None:
             "decide: none of the protocols ranks methods, so there is nothing to decide; add one "
             "that does, such as sds"
         )
-    tiled = [task.data.name for task in plan.tasks if isinstance(task.data, Tiles)]
+    data = {task.data.name: task.data.ids for task in plan.tasks}
+    tiled = [name for name, ids in data.items() if any(image_of(i) != i for i in ids)]
     if tiled:
         raise HeatproofError(
             f"decide: {tiled[0]} has tiles, and those of an image depend on each other, which a "

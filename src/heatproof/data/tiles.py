@@ -39,7 +39,7 @@ class Tile(NamedTuple):
 
 def image_of(sample: str) -> str:
     """Return the image that a tile is from; of any other sample, the sample itself."""
-    match = _TILE.fullmatch(sample)
+    match = _TILE.fullmatch(sample) if "#tile=" in sample else None
     return match["image"] if match else sample
 
 
