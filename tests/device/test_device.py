@@ -52,8 +52,9 @@ OF_PROTOCOLS = {
 }
 # of the largest value: sums are in another order on a graphics card
 TOLERANCE = 1e-5 if accelerator.IS_FAKE else 1e-3
-# An input that is moved by 1e-7 moves their maps by 5e-4, and those of CAMs with quotients by 7e-5.
-SENSITIVE = {"chefer": 5e-3, **dict.fromkeys(("gradcam++", "xgradcam", "sg-cam++"), 3e-4)}
+# On the ViT an input that is moved by 1e-7 moves Chefer's maps by 5e-4, and those of CAMs with
+# quotients by up to 7e-5.
+SENSITIVE = {"chefer": 5e-3, **dict.fromkeys(("gradcam++", "xgradcam", "sg-cam++"), 1e-4)}
 pretend = pytest.mark.skipif(not accelerator.IS_FAKE, reason="of the pretend accelerator")
 
 
@@ -113,7 +114,8 @@ def test_every_method_gives_the_maps_of_the_processor(device, name):
         assert len(maps) != 1, f"{entry.id} applies on one of the devices only"
         if maps:
             families.add(entry.family)
-            assert_close(*maps, SENSITIVE.get(entry.id, TOLERANCE), entry.id)
+            sensitive = SENSITIVE.get(entry.id, 0) if name == "vit" else 0
+            assert_close(*maps, max(TOLERANCE, sensitive), entry.id)
     assert {"gradient", "perturbation"} <= families
 
 
