@@ -173,7 +173,7 @@ def test_distances_of_several_maps():
     np.testing.assert_allclose([d.value for d in result.each], [0.2, 1], atol=1e-9)
     assert result.mean == pytest.approx(0.6)
     assert result.spread == pytest.approx(np.std([0.2, 1], ddof=1))
-    assert [d.p for d in result.each] == [0.005, 0.005]  # 1 of 400, times 2 rows
+    assert [d.p for d in result.each] == [0.01, 0.01]  # 1 of 200, times 2 rows
     assert all(d.distinct for d in result.each)
 
 

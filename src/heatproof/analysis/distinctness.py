@@ -23,8 +23,8 @@ from heatproof.analysis.hausdorff import hausdorff, least_distance
 from heatproof.runs.format import MethodFacts
 from heatproof.tensor.noise import generator
 
-# At least; a table has 200 for each row, less one, so that Holm's least level can be met.
-SWAPS = 199
+SWAPS = 199  # at least
+SWAPS_PER_ROW = 40  # of a table, so that the least p-value can be significant among all rows
 FEWEST_SWAPPED = 6  # images, below which no swap test can be significant
 CHANGES = ("remove", "introduce")  # transforms that change the values of a map on purpose
 
@@ -130,7 +130,7 @@ def distances(
     Returns:
         The distances by metric.
     """
-    swaps = max(SWAPS, (SWAPS + 1) * len(metrics) * len(trios) - 1)
+    swaps = max(SWAPS, SWAPS_PER_ROW * len(metrics) * len(trios) - 1)
     worst = [
         max(swap_p_value(metric[a], metric[b], swaps) for a, b in combinations(trio.names, 2))
         for metric in metrics.values()
